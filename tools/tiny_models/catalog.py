@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which checkpoints there are, and making those that are missing.
+
+A checkpoint is built beside its place and moved there when whole, with a stamp
+that holds a hash of this package's sources: one made by other sources, or left
+half made, is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tools.tiny_models import checkpoint, cycle, drafts, targets
+
+_STAMP = ".made-from"
+
+Checkpoint = targets.Target
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """Directories of a target and of the DFLASH draft that fits it."""
+
+    target: Path
+    draft: Path
+
+
+def _cycle(make: Callable[[int], Checkpoint], seed: int) -> Checkpoint:
+    config, weights = make(seed)
+    cycle.bind(weights, mixing=0.05)
+    return config, weights
+
+
+def _random(make: Callable[[int], Checkpoint], seed: int) -> Checkpoint:
+    config, weights = make(seed)
+    cycle.bind(weights, mixing=_RANDOM_MIXING)
+    return config, weights
+
+
+# Enough for most next tokens to hang on the whole context, little enough for the
+# draft to be right now and then.
+_RANDOM_MIXING = 1.0
+
+_TARGETS: dict[str, Callable[[], Checkpoint]] = {
+    "cycle-mla": lambda: _cycle(targets.mla, seed=1),
+    "cycle-gqa": lambda: _cycle(targets.gqa, seed=2),
+    "random-mla": lambda: _random(targets.mla, seed=3),
+    "random-gqa": lambda: _random(targets.gqa, seed=4),
+}
+
+# Each is wrong in one way for every target above.
+_MISMATCHED: dict[str, Callable[[], Checkpoint]] = {
+    "hidden-size": lambda: drafts.copy_draft(seed=5, hidden=2 * targets.HIDDEN),
+    "vocab-size": lambda: drafts.copy_draft(seed=6, vocab=2 * drafts.VOCAB_SIZE),
+    "layer-ids": lambda: drafts.copy_draft(
+        seed=7, target_layer_ids=(0, targets.LAYERS + 4)
+    ),
+}
+
+PAIRS = tuple(_TARGETS)
+MISMATCHES = tuple(_MISMATCHED)
+
+
+def ensure(root: Path, pair: str, progress: Progress = lambda _: None) -> ModelPair:
+    """Make the named pair under ``root`` unless it is there.
+
+    Raises:
+        KeyError: no such pair; the message lists those there are.
+    """
+    if pair not in _TARGETS:
+        raise KeyError(f"no tiny model pair {pair!r}; there are: {', '.join(PAIRS)}")
+    return ModelPair(
+        target=_ensure(root / pair / "target", _TARGETS[pair], progress),
+        draft=_ensure(
+            root / pair / "draft", lambda: drafts.copy_draft(seed=8), progress
+        ),
+    )
+
+
+def ensure_mismatched(
+    root: Path, mismatch: str, progress: Progress = lambda _: None
+) -> Path:
+    """Make the draft that is wrong in the named way under ``root`` unless it is there."""
+    return _ensure(root / "mismatched" / mismatch, _MISMATCHED[mismatch], progress)
+
+
+def _ensure(
+    directory: Path, make: Callable[[], Checkpoint], progress: Progress
+) -> Path:
+    stamp = directory / _STAMP
+    if stamp.is_file() and stamp.read_text() == _source_hash():
+        return directory
+    progress(f"making {directory}")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    config, weights = make()
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".making-") as tmp:
+        whole = Path(tmp) / "checkpoint"
+        whole.mkdir()
+        checkpoint.write(whole, config, weights)
+        (whole / _STAMP).write_text(_source_hash())
+        shutil.rmtree(directory, ignore_errors=True)
+        whole.rename(directory)
+    return directory
+
+
+@cache
+def _source_hash() -> str:
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()
