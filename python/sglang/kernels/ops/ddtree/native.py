@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the native side of the tree operators, once a process."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from typing import Callable, Optional
+
+logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def native_op(name: str) -> Optional[Callable]:
+    """Function ``name`` of the ``sgl_kernel_ddtree`` package, or None without it.
+
+    A package that is installed but cannot be loaded, or that lacks the
+    function, is an error: a silent fall-back would hide a broken build behind
+    a slow server.
+    """
+    try:
+        package = importlib.import_module("sgl_kernel_ddtree")
+    except ModuleNotFoundError as error:
+        if error.name != "sgl_kernel_ddtree":
+            raise
+        logger.info("ddtree %s: torch (sgl_kernel_ddtree is not installed)", name)
+        return None
+    op = getattr(package, name, None)
+    if op is None:
+        raise ImportError(
+            f"sgl_kernel_ddtree at {package.__file__} has no {name}; "
+            "reinstall the package that belongs to this release."
+        )
+    logger.info("ddtree %s: sgl_kernel_ddtree (CUDA and C++)", name)
+    return op
