@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tree-verify kernels for sm_120 cards: CUDA operators, C++ CPU twins of the same names, and torch references.
+
+Needs torch and apache-tvm-ffi; SGLang only where a card's code is missing from the wheel and must be compiled. One module
+an operator; see each for its contract.
+"""
+
+from sgl_kernel_ddtree._load import build_info, ensure_loaded
+from sgl_kernel_ddtree.mla_tree_verify import mla_tree_verify, mla_tree_verify_workspace
+
+__all__ = ["build_info", "ensure_loaded", "mla_tree_verify", "mla_tree_verify_workspace"]
