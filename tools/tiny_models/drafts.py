@@ -26,7 +26,7 @@ _INTERMEDIATE = 256
 _ROPE_THETA = 10000.0
 # How sharply attention peaks. Not so much that
 # the second and third choice, on which a tree lives, become improbable.
-_SHARPNESS = 3.0
+_SHARPNESS = 6.0
 
 # Features are captured on entry to the layer after each of these, hence at most LAYERS - 2.
 _TARGET_LAYER_IDS = (0, 1)

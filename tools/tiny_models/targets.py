@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs and random weights of the target models.
+"""Configs and random weights of the target models, heads excepted: see :mod:`.cycle`.
 
 The MLA target keeps the latent and rope widths of DeepSeek-V3 (512 + 64), which
 are what an MLA kernel is compiled for; everything else is as small as it may be.
@@ -96,7 +96,7 @@ def mla(seed: int) -> Target:
         weights.matrix(f"{attn}.kv_b_proj.weight", _HEADS * (nope + v_dim), kv_lora)
         weights.matrix(f"{attn}.o_proj.weight", HIDDEN, _HEADS * v_dim)
         _mlp(weights, layer)
-    _head(weights)
+    weights.norm("model.norm.weight", HIDDEN)
     return config, weights
 
 
@@ -123,7 +123,7 @@ def gqa(seed: int) -> Target:
         weights.norm(f"{attn}.q_norm.weight", head_dim)
         weights.norm(f"{attn}.k_norm.weight", head_dim)
         _mlp(weights, layer)
-    _head(weights)
+    weights.norm("model.norm.weight", HIDDEN)
     return config, weights
 
 
@@ -131,8 +131,3 @@ def _mlp(weights: Weights, layer: str) -> None:
     weights.matrix(f"{layer}.mlp.gate_proj.weight", _INTERMEDIATE, HIDDEN)
     weights.matrix(f"{layer}.mlp.up_proj.weight", _INTERMEDIATE, HIDDEN)
     weights.matrix(f"{layer}.mlp.down_proj.weight", HIDDEN, _INTERMEDIATE)
-
-
-def _head(weights: Weights) -> None:
-    weights.norm("model.norm.weight", HIDDEN)
-    weights.matrix("lm_head.weight", VOCAB_SIZE, HIDDEN, scale=0.3)
