@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Applies the whole series, and lays the added files over the result, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import libcst as cst
+
+from fork.config import Config
+from fork.edits import apply_edit
+from fork.errors import EditError, ForkError
+from fork.patches import Patch
+
+_MARK = "# Modified by sglang-ddtree, see sglang/_ddtree_manifest.json: "
+_IGNORED = ("__pycache__",)
+
+
+@dataclass
+class Outcome:
+    """What one patch did: the files it changed, or why it could not."""
+
+    patch: Patch
+    files: list[str] = field(default_factory=list)
+    edits: int = 0
+    skipped: int = 0
+    error: ForkError | None = None
+
+
+@dataclass
+class Tree:
+    """The effect on upstream: the new text of each edited file, with the patches that edited it, and the content of each added one."""
+
+    edited: dict[str, bytes] = field(default_factory=dict)
+    edited_by: dict[str, list[str]] = field(default_factory=dict)
+    added: dict[str, bytes] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[ForkError]:
+        return [outcome.error for outcome in self.outcomes if outcome.error]
+
+
+class Sources:
+    """Upstream's files and the trees that the edits have made of them so far. A file is parsed when an edit first needs it."""
+
+    def __init__(self, upstream: Mapping[str, bytes]):
+        self.upstream = upstream
+        self.modules: dict[str, cst.Module] = {}
+        self.original: dict[str, str] = {}
+
+    def module(self, file: str) -> cst.Module:
+        if file not in self.modules:
+            if file not in self.upstream:
+                near = get_close_matches(file, list(self.upstream), n=3, cutoff=0.7)
+                raise EditError(file, "upstream has no such file", candidates=tuple(near))
+            text = _without_mark(self.upstream[file].decode("utf-8"))
+            self.original[file] = text
+            self.modules[file] = cst.parse_module(text)
+        return self.modules[file]
+
+
+def apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: str) -> Tree:
+    """Applies each patch in order. One that fails is recorded in its outcome and leaves no trace; the others are still tried."""
+    sources = Sources(upstream)
+    tree = Tree()
+    for patch in patches:
+        outcome = Outcome(patch)
+        tree.outcomes.append(outcome)
+        before = dict(sources.modules)
+        try:
+            _apply_patch(patch, sources, version, outcome)
+            for file in outcome.files:
+                _compile(file, sources.modules[file].code, patch)
+        except ForkError as error:
+            outcome.error = error
+            sources.modules.update(before)
+            continue
+        for file in outcome.files:
+            tree.edited_by.setdefault(file, []).append(patch.name)
+    for file, names in tree.edited_by.items():
+        tree.edited[file] = _marked(sources.modules[file].code, names).encode("utf-8")
+    return tree
+
+
+def _apply_patch(patch: Patch, sources: Sources, version: str, outcome: Outcome) -> None:
+    def put(file: str, module: cst.Module) -> None:
+        if module is not sources.modules[file]:
+            sources.modules[file] = module
+            if file not in outcome.files:
+                outcome.files.append(file)
+
+    if patch.codemod:
+        namespace: dict[str, Any] = {}
+        try:
+            exec(compile(patch.codemod, str(patch.path), "exec"), namespace)
+            for file in namespace["FILES"]:
+                put(file, namespace["apply"](file, sources.module(file)))
+                outcome.edits += 1
+        except ForkError:
+            raise
+        except Exception as error:  # whatever a codemod raises is a failure of that patch, not of this program
+            raise EditError("", f"the codemod failed: {type(error).__name__}: {error}", patch=patch.name) from error
+        return
+    for index, edit in enumerate(patch.edits, 1):
+        if not edit.applies_to(version):
+            outcome.skipped += 1
+            continue
+        try:
+            put(edit.file, apply_edit(sources.module(edit.file), edit))
+        except EditError as error:
+            error.patch, error.index = patch.name, index
+            raise
+        outcome.edits += 1
+
+
+def _compile(file: str, text: str, patch: Patch) -> None:
+    try:
+        compile(text, file, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise EditError(file, f"is no longer valid Python after the edit: line {error.lineno}: {error.msg}", patch=patch.name) from error
+
+
+def _marked(text: str, names: list[str]) -> str:
+    """Apache-2.0, section 4(b): a modified file says that it was modified."""
+    mark = f"{_MARK}{', '.join(names)}\n"
+    first, newline, rest = text.partition("\n")
+    if first.startswith("#!"):
+        return f"{first}{newline}{mark}{rest}"
+    return mark + text
+
+
+def _without_mark(text: str) -> str:
+    lines = text.split("\n", 2)
+    kept = [line for line in lines[:2] if not line.startswith(_MARK)]
+    return "\n".join([*kept, *lines[2:]])
+
+
+def read_added(config: Config, upstream: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Every file of the added trees by its path in the wheel. One that upstream has, or that two trees bring, is an error."""
+    added: dict[str, bytes] = {}
+    for tree in config.trees:
+        for path in sorted(tree.source.rglob("*")) if tree.source.is_dir() else []:
+            if not path.is_file() or path.suffix == ".pyc" or any(part in _IGNORED for part in path.parts):
+                continue
+            target = f"{tree.target}/{path.relative_to(tree.source).as_posix()}"
+            if target in upstream or target in added:
+                raise ForkError(f"{path.relative_to(config.root)} would overwrite {target} of upstream; edit that file with a patch, or rename yours")
+            added[target] = path.read_bytes()
+            if path.suffix == ".py":
+                try:
+                    compile(added[target], str(path), "exec", dont_inherit=True)
+                except SyntaxError as error:
+                    raise ForkError(f"{path.relative_to(config.root)}: line {error.lineno}: {error.msg}") from error
+    return added

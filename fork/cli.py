@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m fork COMMAND``"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fork import config as configuration
+from fork.errors import ForkError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 1 a check found something, 2 a mistake or something missing, told in one line, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+        return status
+    except ForkError as error:
+        print(f"fork: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `fork diff | head`
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        print("fork: interrupted; nothing was left half done", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as error:
+        if error.name not in ("libcst", "packaging"):
+            raise
+        print(f"fork: {error.name} is missing; `pip install libcst packaging`, or use the .venv that `make` makes", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fork", description="Carries this fork's patches and added files over upstream's wheel.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    build = commands.add_parser("build", help="write the fork's wheel")
+    build.add_argument("--out", type=Path, default=configuration.ROOT / "dist", help="folder for the wheel (default: dist)")
+    build.set_defaults(run=_build)
+
+    check = commands.add_parser("check", help="apply every patch in memory and print a table")
+    check.add_argument("--upstream", metavar="VERSION", help="against this release (default: the pinned one)")
+    check.set_defaults(run=_check)
+
+    diff = commands.add_parser("diff", help="print the effect on upstream")
+    diff.add_argument("--upstream", metavar="VERSION", help="against this release (default: the pinned one)")
+    diff.add_argument("--stat", action="store_true", help="one line a file")
+    diff.add_argument("--added", action="store_true", help="added files too, not only edited ones")
+    diff.set_defaults(run=_diff)
+
+    pin = commands.add_parser("pin", help="fetch a release and print its hashes for upstream.toml")
+    pin.add_argument("version", metavar="VERSION")
+    pin.set_defaults(run=_pin)
+
+    doctor = commands.add_parser("doctor", help="examine the fork that is installed in this Python")
+    doctor.add_argument("--json", action="store_true", help="machine-readable")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    from fork import upstream, wheel
+
+    began = time.monotonic()
+    config = configuration.load()
+    source = upstream.fetch(config)
+    tree = wheel.make_tree(config, source)
+    print(f"{len(tree.outcomes)} patches, {len(tree.edited)} files edited, {len(tree.added)} added", file=sys.stderr)
+    path = wheel.build(config, source, tree, arguments.out)
+    print(f"{upstream.sha256_of(path)}  {time.monotonic() - began:.1f} s", file=sys.stderr)
+    print(path)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from fork import apply, patches, upstream
+
+    config = configuration.load()
+    source = upstream.fetch(config, arguments.upstream)
+    series = patches.load_series(config.patches)
+    tree = apply.apply_series(source, series, source.version)
+    width = max((len(patch.name) for patch in series), default=5)
+    print(f"{'patch':{width}}  edits  files  {config.name} {source.version}")
+    for outcome in tree.outcomes:
+        state = "FAILED" if outcome.error else "ok" if outcome.edits else "not for this release"
+        skipped = f" ({outcome.skipped} not for this release)" if outcome.skipped and outcome.edits else ""
+        print(f"{outcome.patch.name:{width}}  {outcome.edits:5}  {len(outcome.files):5}  {state}{skipped}")
+    for error in tree.errors:
+        print(f"\n{error}")
+    added = apply.read_added(config, source)
+    print(f"\n{len(series) - len(tree.errors)} of {len(series)} patches apply, {len(tree.edited)} files edited, {len(added)} added")
+    return 1 if tree.errors else 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from fork import apply, diff, patches, upstream
+
+    config = configuration.load()
+    source = upstream.fetch(config, arguments.upstream)
+    tree = apply.apply_series(source, patches.load_series(config.patches), source.version)
+    tree.added = apply.read_added(config, source)
+    if arguments.stat:
+        lines = diff.stat(source, tree, added=arguments.added)
+    else:
+        lines = diff.unified(source, tree, added=arguments.added, colour=sys.stdout.isatty())
+    for line in lines:
+        print(line)
+    for error in tree.errors:
+        print(f"fork: {error}", file=sys.stderr)
+    return 1 if tree.errors else 0
+
+
+def _pin(arguments: argparse.Namespace) -> int:
+    from fork import pin
+
+    print(pin.hashes(configuration.load(), arguments.version))
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from fork import doctor
+
+    return doctor.main(as_json=arguments.json)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors that a user is meant to read. Their text is complete: the command line prints it and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ForkError(Exception):
+    """Something outside this program is wrong: a file, the network, the machine, a setting. The text says what and how to mend it."""
+
+
+class PatchFormatError(ForkError):
+    """A patch file does not follow patches/README.md."""
+
+
+@dataclass
+class EditError(ForkError):
+    """An edit did not find its place, or found too many.
+
+    ``patch`` and ``index`` are filled in by the series, which knows them; the rest by the edit that failed.
+    """
+
+    file: str
+    problem: str
+    symbol: str = ""
+    anchor: str = ""
+    candidates: tuple[str, ...] = ()
+    patch: str = ""
+    index: int = 0
+
+    def __str__(self) -> str:
+        where = f"{self.patch}, edit {self.index}: {self.file}" if self.patch else self.file
+        if self.symbol:
+            where += f", in {self.symbol}"
+        if self.anchor:
+            where += f", at {self.anchor}"
+        text = f"{where}: {self.problem}"
+        if self.candidates:
+            text += "".join(f"\n    nearest: {candidate}" for candidate in self.candidates)
+        return text
