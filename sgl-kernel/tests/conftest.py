@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a checkout's package on the path, so that the suite runs from a plain `make lib` as well as from the wheel."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "benchmark")]
+if importlib.util.find_spec("sgl_kernel_ddtree") is None:
+    sys.path.insert(0, str(HERE.parent / "python"))
+
+import pytest  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--receipt", default=None, help="write a JSON receipt of every compared case to this file")
+
+
+_RECORDS: list[dict] = []
+_OUTCOMES: dict[str, int] = {}
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest):
+    """record(case, **numbers): keeps the figures of one comparison for the receipt."""
+
+    def keep(case: str, **numbers: float) -> None:
+        _RECORDS.append({"test": request.node.name, "case": case, **numbers})
+
+    return keep
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        _OUTCOMES[report.outcome] = _OUTCOMES.get(report.outcome, 0) + 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--receipt")
+    if path is None:
+        return
+    from receipt import make_receipt, write_receipt
+
+    kernel_root = HERE.parent
+    sources = [p for p in (kernel_root / "csrc").rglob("*") if p.is_file()] + list(HERE.glob("*.py"))
+    config = {"outcomes": _OUTCOMES, "limits": "see the test file"}
+    write_receipt(Path(path), make_receipt("test_mla_tree_verify", _RECORDS, config=config, sources=sources))
