@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The target forward's view of a draft tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+import torch
+
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.speculative.dflash_info import DFlashVerifyInput
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+
+@dataclass
+class DDTreeVerifyInput(DFlashVerifyInput):
+    """A DFLASH verify input whose nodes form a tree.
+
+    Attributes:
+        draft_token: int64 [B * N], node tokens.
+        positions: int64 [B * N], prefix length + depth.
+        draft_token_num: N.
+        mask_words: int32 [B, N, ceil(N / 32)], uint32 bits: node i sees node
+            j. Read by ``ddtree_sm120``; None stands for a chain.
+        custom_mask: the same tree in the layout of the ``triton`` backend.
+    """
+
+    mask_words: Optional[torch.Tensor] = None
+
+
+def capture_verify_input(
+    model_runner: ModelRunner, num_nodes: int, custom_mask: Optional[torch.Tensor]
+) -> DDTreeVerifyInput:
+    """What the target's CUDA graph is captured with.
+
+    The mask must be there at capture: a graph captured without one would
+    replay every tree as a chain. ``ddtree_sm120`` keeps its own mask words and
+    so always has one; ``triton`` decides by ``custom_mask``.
+    """
+    return DDTreeVerifyInput(
+        draft_token=None,
+        positions=None,
+        draft_token_num=num_nodes,
+        custom_mask=(
+            custom_mask if model_runner.decode_attention_backend_str == "triton" else None
+        ),
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+    )

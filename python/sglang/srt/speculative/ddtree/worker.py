@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DDTREE worker: DFLASH's drafter, a draft tree, one verify, one commit.
+
+A decode step is six launches of work on the forward stream and never waits for
+it. Notation: B is the draft block, N the tree's nodes, both root included.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+import torch
+
+from sglang.kernels.ops.ddtree.kv_commit import KVRows, kv_commit
+from sglang.kernels.ops.ddtree.tree_accept import AcceptedPath, tree_accept
+from sglang.kernels.ops.ddtree.tree_build import DraftTree, tree_build
+from sglang.srt.layers.logprob_processor import compute_spec_logprobs
+from sglang.srt.lora.layers import unwrap_lora_layer
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.mem_cache.kv_loc_plan import KVLocPlan
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+    enable_num_token_non_padded,
+)
+from sglang.srt.runtime_context import get_exec, get_parallel, get_spec
+from sglang.srt.speculative.ddtree.accept import choose_per_node
+from sglang.srt.speculative.ddtree.budget import TreeWidths
+from sglang.srt.speculative.ddtree.candidates import CandidateSampler
+from sglang.srt.speculative.ddtree.kv_rows import kv_rows_of
+from sglang.srt.speculative.ddtree.verify_input import DDTreeVerifyInput
+from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
+from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
+from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang.srt.speculative.spec_tp_sync import SpecTpSyncSite
+from sglang.srt.speculative.spec_utils import (
+    GrammarTree,
+    build_grammar_vocab_mask,
+    draft_tp_context,
+)
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class StepWindow:
+    """The KV window that one step writes.
+
+    Attributes:
+        slots: int64 [bs, max(N, B)], the scheduler's ids of the window.
+        plan: the same ids as each pool indexes them.
+    """
+
+    slots: torch.Tensor
+    plan: KVLocPlan
+
+
+class DDTreeWorker(DFlashWorkerV2):
+    """Drafts a block, verifies its most probable tree, commits one path.
+
+    Prefill is DFLASH's. So are the draft model, its KV pool and what it is fed.
+    """
+
+    def __init__(self, server_args, gpu_id, nccl_port, target_worker):
+        super().__init__(server_args, gpu_id, nccl_port, target_worker)
+        self._refuse_conditional_heads()
+        spec = get_spec()
+        self.widths = TreeWidths(
+            block_size=int(self.block_size),
+            budget=int(spec.speculative_ddtree_budget),
+            candidates=int(spec.speculative_ddtree_topk),
+        )
+        self.spine = not spec.speculative_ddtree_no_spine
+        self.speculative_num_draft_tokens = self.widths.num_nodes
+        self._window_offsets = torch.arange(self.widths.window, device=self.device)
+        self._capacity = 0
+        self._kv_rows: Optional[KVRows] = None
+        if get_parallel().tp_rank == 0:
+            logger.info(
+                "DDTREE: budget=%d (N=%d), topk=%d, draft block=%d, greedy chain %s",
+                self.widths.budget,
+                self.widths.num_nodes,
+                self.widths.candidates,
+                self.widths.block_size,
+                "kept" if self.spine and self.widths.holds_greedy_chain else "not kept",
+            )
+
+    def _refuse_conditional_heads(self) -> None:
+        head = (
+            "DFlash2 selector"
+            if self.selector is not None
+            else "LiLiCorr"
+            if self.lilicorr is not None
+            else "Domino"
+            if self._is_domino
+            else None
+        )
+        if head is not None:
+            raise ValueError(
+                f"DDTREE does not support drafts with a {head} head: its scores depend "
+                "on the tokens before, and the tree is grown from one independent "
+                "distribution a position. Use --speculative-algorithm DFLASH."
+            )
+
+    # -- set-up ------------------------------------------------------------------
+
+    def _validate_phase1_sampling_support(self, batch: ScheduleBatch) -> None:
+        """Every device samples per node with the server's own sampler."""
+
+    def _maybe_build_draft_sampler(self) -> CandidateSampler:
+        """The candidates' top-k, to be captured as the tail of the draft graph."""
+        self._ensure_capacity(max(get_exec().graph.cuda_graph_config.decode.bs))
+        return self._candidates
+
+    def _ensure_capacity(self, batch_size: int) -> None:
+        """Static buffers for ``batch_size`` requests.
+
+        Sized once for the largest batch that may run. The path has two sets,
+        used in turn: the previous step's may still be on its way to the host.
+        """
+        if batch_size <= self._capacity:
+            return
+        batch_size = max(batch_size, self.model_runner.max_running_requests or 0)
+        self._capacity = batch_size
+        lm_head = unwrap_lora_layer(self.target_worker.model_runner.model.lm_head)
+        self._candidates = CandidateSampler(
+            lm_head=lm_head,
+            block_size=self.widths.block_size,
+            candidates=self.widths.candidates,
+            max_bs=batch_size,
+            device=self.device,
+        )
+        self._tree = DraftTree.empty(batch_size, self.widths.num_nodes, self.device)
+        self._paths = [
+            AcceptedPath.empty(batch_size, self.widths.block_size, self.device)
+            for _ in range(2)
+        ]
+
+    # -- one step ----------------------------------------------------------------
+
+    def forward_batch_generation(
+        self,
+        batch: ScheduleBatch,
+        on_publish=None,
+        grammar_barrier=None,
+        pp_proxy_tensors=None,
+    ) -> GenerationBatchResult:
+        """One scheduler step; a decode step emits up to B tokens a request."""
+        if (
+            batch.forward_mode.is_extend()
+            or batch.is_extend_in_batch
+            or batch.forward_mode.is_idle()
+        ):
+            return super().forward_batch_generation(
+                batch, on_publish, grammar_barrier, pp_proxy_tensors
+            )
+        draft_input = batch.spec_info
+        if not isinstance(draft_input, DFlashDraftInputV2):
+            raise RuntimeError(
+                f"DDTREE decode needs DFlashDraftInputV2, got {type(draft_input).__name__}."
+            )
+        if not batch.seq_lens.is_cpu:
+            batch.seq_lens.record_stream(
+                torch.get_device_module(self.device).current_stream()
+            )
+        self._ensure_capacity(len(batch.seq_lens))
+
+        window = self._open_window(batch, draft_input)
+        self._draft(batch, draft_input, window)
+        tree = self._grow_tree(batch, draft_input)
+        grammar_tree = (
+            GrammarTree.from_device(tree.first_child, tree.next_sibling, tree.tokens)
+            if batch.has_grammar
+            else None
+        )
+        target_out = self._verify(batch, draft_input, window, tree)
+        chosen = self._choose(batch, target_out, tree, grammar_tree, grammar_barrier)
+        path = self._accept(batch, tree, chosen)
+        if on_publish is not None:
+            on_publish(path.new_seq_lens)
+        self._commit(batch, window, path, target_out.logits_output)
+        if batch.return_logprob:
+            self._logprobs(batch, target_out.logits_output, chosen, path)
+        target_out.logits_output.hidden_states = None
+
+        return GenerationBatchResult(
+            logits_output=target_out.logits_output,
+            next_token_ids=path.tokens.reshape(-1),
+            accept_lens=path.commit_lens,
+            can_run_cuda_graph=target_out.can_run_cuda_graph,
+            next_draft_input=self._make_next_draft_input_decode(
+                bonus_tokens=path.bonus, new_seq_lens=path.new_seq_lens
+            ),
+            speculative_num_draft_tokens=self.widths.num_nodes,
+            speculative_output_stride=self.widths.block_size,
+            new_seq_lens=path.new_seq_lens,
+            routed_experts_output=target_out.routed_experts_output,
+            indexer_topk_output=target_out.indexer_topk_output,
+        )
+
+    def _open_window(
+        self, batch: ScheduleBatch, draft_input: DFlashDraftInputV2
+    ) -> StepWindow:
+        """Look up the slots after the committed tokens, reserved beforehand."""
+        positions = batch.seq_lens.unsqueeze(1) + self._window_offsets
+        table = self.model_runner.req_to_token_pool.req_to_token
+        slots = table[batch.req_pool_indices.unsqueeze(1), positions].to(torch.int64)
+        plan = self.target_worker.model_runner.kv_index_translator.plan(
+            req_pool_indices=batch.req_pool_indices,
+            seq_lens=batch.seq_lens,
+            seq_lens_cpu=(
+                draft_input.nxt_kv_lens_cpu
+                if batch.seq_lens_cpu is None
+                else batch.seq_lens_cpu
+            ),
+            write_virtual=slots.reshape(-1),
+            read_extent=self.widths.window,
+        )
+        return StepWindow(slots, plan)
+
+    def _host_lens(
+        self, batch: ScheduleBatch, draft_input: DFlashDraftInputV2, width: int
+    ) -> tuple[torch.Tensor, int]:
+        """Upper bound of the key counts of a forward that adds ``width`` rows."""
+        if batch.seq_lens_cpu is None:
+            return draft_input.nxt_kv_lens_cpu, int(draft_input.nxt_kv_lens_sum)
+        lens = batch.seq_lens_cpu + width
+        return lens, int(lens.sum())
+
+    def _draft(
+        self,
+        batch: ScheduleBatch,
+        draft_input: DFlashDraftInputV2,
+        window: StepWindow,
+    ) -> None:
+        """Run the draft block; leaves candidates in their static buffers."""
+        block = self.widths.block_size
+        batch_size = len(batch.seq_lens)
+        ids = torch.full(
+            (batch_size, block), int(self._mask_token_id), device=self.device
+        )
+        ids[:, 0] = draft_input.bonus_tokens
+        positions = batch.seq_lens.unsqueeze(1) + self._window_offsets[:block]
+        host_lens, host_sum = self._host_lens(batch, draft_input, block)
+        forward_batch = ForwardBatch(
+            forward_mode=ForwardMode.TARGET_VERIFY,
+            batch_size=batch_size,
+            input_ids=ids.reshape(-1),
+            req_pool_indices=batch.req_pool_indices,
+            seq_lens=batch.seq_lens,
+            out_cache_loc=None,
+            seq_lens_sum=host_sum,
+            seq_lens_cpu=host_lens.to(torch.int32),
+            positions=positions.reshape(-1),
+            input_embeds=self._noise_embeddings(ids),
+            # The draft runner is DFLASH's; its graphs and backends key on that.
+            spec_algorithm=SpeculativeAlgorithm.DFLASH,
+            spec_info=self._draft_block_spec_info,
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+            num_token_non_padded=(
+                torch.full((), ids.numel(), dtype=torch.int32, device=self.device)
+                if enable_num_token_non_padded()
+                else None
+            ),
+            global_num_token_non_padded_cpu=ids.numel(),
+            can_run_decode_cuda_graph=batch.can_run_decode_cuda_graph,
+        )
+        window.plan.bind(
+            forward_batch,
+            self.draft_model_runner.kv_index_translator,
+            cols=slice(0, block),
+        )
+        with torch.inference_mode(), draft_tp_context(self.draft_parallel_layout):
+            out = self.draft_model_runner.forward(forward_batch)
+            if not (out.can_run_graph and self._draft_sampler is not None):
+                self._candidates(out.logits_output.hidden_states)
+
+    def _noise_embeddings(self, ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings [bs * B, hidden] of the committed token and the masks."""
+        target_model = self.target_worker.model_runner.model
+        # A Nemotron draft brings an embedding table of its own.
+        source = (
+            self.draft_model
+            if getattr(self.draft_model, "is_nemotron_35_draft", False)
+            else target_model
+        )
+        embeddings = unwrap_lora_layer(source.get_input_embeddings())(ids)
+        if self._noise_embed_scale != 1.0:
+            embeddings = embeddings * self._noise_embed_scale
+        return embeddings.reshape(-1, embeddings.shape[-1])
+
+    def _grow_tree(
+        self, batch: ScheduleBatch, draft_input: DFlashDraftInputV2
+    ) -> DraftTree:
+        """The same tree on every rank: rank 0's candidates decide."""
+        batch_size = len(batch.seq_lens)
+        ids = self._candidates.ids[:batch_size]
+        logprobs = self._candidates.logprobs[:batch_size]
+        self._tp_sync.sync(SpecTpSyncSite.DDTREE_CANDIDATES, ids)
+        self._tp_sync.sync(SpecTpSyncSite.DDTREE_CANDIDATES, logprobs)
+        tree = self._tree.rows(batch_size)
+        tree_build(
+            ids,
+            logprobs,
+            draft_input.bonus_tokens,
+            batch.seq_lens,
+            tree,
+            spine=self.spine,
+        )
+        return tree
+
+    def _verify(
+        self,
+        batch: ScheduleBatch,
+        draft_input: DFlashDraftInputV2,
+        window: StepWindow,
+        tree: DraftTree,
+    ) -> GenerationBatchResult:
+        """Target forward over the N nodes of each request."""
+        nodes = self.widths.num_nodes
+        verify_input = DDTreeVerifyInput(
+            draft_token=tree.tokens.reshape(-1),
+            positions=tree.positions.reshape(-1),
+            draft_token_num=nodes,
+            capture_hidden_mode=CaptureHiddenMode.FULL,
+            kv_loc_plan=window.plan,
+            kv_loc_cols=slice(0, nodes),
+            mask_words=tree.mask_words,
+        )
+        batch.out_cache_loc = window.slots[:, :nodes].reshape(-1)
+        committed = batch.seq_lens_cpu, batch.seq_lens_sum
+        batch.seq_lens_cpu, batch.seq_lens_sum = self._host_lens(
+            batch, draft_input, nodes
+        )
+        forward_batch, _ = verify_input.prepare_for_verify(batch, self.target_worker)
+        batch.seq_lens_cpu, batch.seq_lens_sum = committed
+        return self.target_worker.forward_batch_generation(
+            batch=None,
+            forward_batch=forward_batch,
+            is_verify=True,
+            skip_attn_backend_init=True,
+        )
+
+    def _choose(
+        self,
+        batch: ScheduleBatch,
+        target_out: GenerationBatchResult,
+        tree: DraftTree,
+        grammar_tree: Optional[GrammarTree],
+        grammar_barrier,
+    ) -> torch.Tensor:
+        """The target's token after each node, int64 [bs, N]."""
+        output = target_out.logits_output
+        sampling_info = batch.sampling_info
+        processor = self._target_logits_processor
+        if processor is not None and processor.is_deferred_shard(
+            output.next_token_logits
+        ):
+            if self._can_skip_verify_logits(batch, sampling_info):
+                chosen = processor.deferred_argmax(output.next_token_logits)
+                output.next_token_logits = None
+                return self._same_on_all_ranks(chosen.view_as(tree.tokens))
+            output.next_token_logits = processor.finish_deferred_gather(
+                output.next_token_logits
+            )
+        logits = output.next_token_logits
+        grammar_mask = None
+        if grammar_tree is not None:
+            grammar_mask = build_grammar_vocab_mask(
+                reqs=batch.reqs,
+                tree=grammar_tree,
+                sampling_info=sampling_info,
+                device=logits.device,
+                barrier=grammar_barrier,
+            )
+        if sampling_info is not None:
+            apply_dflash_verify_logits_adjustments(
+                next_token_logits=logits,
+                sampling_info=sampling_info,
+                draft_token_num=self.widths.num_nodes,
+            )
+        if grammar_mask is not None:
+            grammar_mask.apply(logits)
+        chosen = choose_per_node(
+            logits,
+            sampling_info,
+            tree.positions.reshape(-1),
+            self.widths.num_nodes,
+            self.target_worker.model_runner.sampler,
+            keep_logits=batch.return_logprob,
+        )
+        return self._same_on_all_ranks(chosen.view_as(tree.tokens))
+
+    def _same_on_all_ranks(self, chosen: torch.Tensor) -> torch.Tensor:
+        chosen = chosen.contiguous()
+        self._tp_sync.sync(SpecTpSyncSite.DDTREE_CHOICE, chosen)
+        return chosen
+
+    def _accept(
+        self, batch: ScheduleBatch, tree: DraftTree, chosen: torch.Tensor
+    ) -> AcceptedPath:
+        path = self._paths[0].rows(len(batch.seq_lens))
+        self._paths.reverse()
+        tree_accept(tree, chosen, batch.seq_lens, path)
+        return path
+
+    def _commit(
+        self,
+        batch: ScheduleBatch,
+        window: StepWindow,
+        path: AcceptedPath,
+        logits_output,
+    ) -> None:
+        """Move the path's KV rows to the front and feed its features to the draft.
+
+        Both are on the forward stream, ahead of every later forward. The
+        features must be consumed here: the next verify overwrites them.
+        """
+        batch_size, block = path.nodes.shape
+        target = self.target_worker.model_runner
+        target_slots = window.plan.write_ids(target.kv_index_translator)
+        kv_commit(
+            self._target_kv_rows(),
+            target_slots.view(window.slots.shape),
+            path.nodes,
+            path.commit_lens,
+        )
+        hidden = logits_output.hidden_states
+        if hidden is None:
+            raise RuntimeError("DDTREE needs the target's features, but got none.")
+        nodes = self.widths.num_nodes
+        # A step past the path reads the root's row, which is then not written.
+        offsets = torch.arange(batch_size, device=hidden.device).unsqueeze(1) * nodes
+        rows = (path.nodes.clamp(min=0) + offsets).reshape(-1)
+        draft_slots = window.plan.write_ids(
+            self.draft_model_runner.kv_index_translator, cols=slice(0, block)
+        )
+        positions = batch.seq_lens.unsqueeze(1) + self._window_offsets[:block]
+        self._append_target_hidden_to_draft_kv_by_loc(
+            target_hidden=hidden[rows],
+            cache_loc=draft_slots,
+            cache_loc_2d=draft_slots.view(batch_size, block),
+            positions=positions.reshape(-1),
+            commit_lens=path.commit_lens,
+        )
+
+    def _target_kv_rows(self) -> KVRows:
+        # Not in the constructor: the pool is resized once more after capture.
+        if self._kv_rows is None:
+            pool = self.target_worker.model_runner.token_to_kv_pool
+            self._kv_rows = kv_rows_of(pool)
+        return self._kv_rows
+
+    def _logprobs(
+        self,
+        batch: ScheduleBatch,
+        logits_output,
+        chosen: torch.Tensor,
+        path: AcceptedPath,
+    ) -> None:
+        batch_size = path.nodes.shape[0]
+        first = torch.arange(batch_size, device=chosen.device).unsqueeze(1)
+        compute_spec_logprobs(
+            batch,
+            logits_output,
+            chosen.reshape(-1),
+            accept_index=path.nodes.clamp(min=0) + first * self.widths.num_nodes,
+        )
