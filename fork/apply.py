@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import libcst as cst
@@ -16,7 +17,6 @@ from fork.errors import EditError, ForkError
 from fork.patches import Patch
 
 _MARK = "# Modified by sglang-ddtree, see sglang/_ddtree_manifest.json: "
-_IGNORED = ("__pycache__",)
 
 
 @dataclass
@@ -139,20 +139,33 @@ def _without_mark(text: str) -> str:
     return "\n".join([*kept, *lines[2:]])
 
 
-def read_added(config: Config, upstream: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Every file of the added trees by its path in the wheel. One that upstream has, or that two trees bring, is an error."""
-    added: dict[str, bytes] = {}
+def added_paths(config: Config) -> dict[str, Path]:
+    """Every file of the added trees by its path in the wheel."""
+    added: dict[str, Path] = {}
     for tree in config.trees:
-        for path in sorted(tree.source.rglob("*")) if tree.source.is_dir() else []:
-            if not path.is_file() or path.suffix == ".pyc" or any(part in _IGNORED for part in path.parts):
+        if not tree.source.is_dir():
+            raise ForkError(f"upstream.toml adds {tree.source.relative_to(config.root)}, which is not a folder")
+        for path in sorted(tree.source.rglob("*")):
+            if not path.is_file() or path.suffix == ".pyc" or "__pycache__" in path.parts:
                 continue
             target = f"{tree.target}/{path.relative_to(tree.source).as_posix()}"
-            if target in upstream or target in added:
-                raise ForkError(f"{path.relative_to(config.root)} would overwrite {target} of upstream; edit that file with a patch, or rename yours")
-            added[target] = path.read_bytes()
-            if path.suffix == ".py":
-                try:
-                    compile(added[target], str(path), "exec", dont_inherit=True)
-                except SyntaxError as error:
-                    raise ForkError(f"{path.relative_to(config.root)}: line {error.lineno}: {error.msg}") from error
+            if target in added:
+                raise ForkError(f"{path.relative_to(config.root)} and {added[target].relative_to(config.root)} both become {target}")
+            added[target] = path
+    return added
+
+
+def read_added(config: Config, upstream: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The content of each added file. One that upstream has, or that is not valid Python, is an error."""
+    added: dict[str, bytes] = {}
+    for target, path in added_paths(config).items():
+        ours = path.relative_to(config.root)
+        if target in upstream:
+            raise ForkError(f"{ours} would overwrite {target} of upstream; edit that file with a patch, or rename yours")
+        added[target] = path.read_bytes()
+        if path.suffix == ".py":
+            try:
+                compile(added[target], str(path), "exec", dont_inherit=True)
+            except SyntaxError as error:
+                raise ForkError(f"{ours}: line {error.lineno}: {error.msg}") from error
     return added

@@ -43,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--out", type=Path, default=configuration.ROOT / "dist", help="folder for the wheel (default: dist)")
     build.set_defaults(run=_build)
 
+    install = commands.add_parser("install", help="build the fork and install it into this Python, unless it is there already")
+    install.add_argument("--flavour", choices=("auto", "cpu", "cuda"), default="auto", help="what it will run on (default: auto, cuda if there is a GPU)")
+    install.add_argument("--dry-run", action="store_true", help="only let pip resolve what it needs")
+    install.set_defaults(run=_install)
+
     check = commands.add_parser("check", help="apply every patch in memory and print a table")
     check.add_argument("--upstream", metavar="VERSION", help="against this release (default: the pinned one)")
     check.set_defaults(run=_check)
@@ -74,6 +79,17 @@ def _build(arguments: argparse.Namespace) -> int:
     path = wheel.build(config, source, tree, arguments.out)
     print(f"{upstream.sha256_of(path)}  {time.monotonic() - began:.1f} s", file=sys.stderr)
     print(path)
+    return 0
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    from fork import install
+
+    flavour = install.detect_flavour() if arguments.flavour == "auto" else arguments.flavour
+    if arguments.dry_run:
+        install.check_dependencies(configuration.load(), flavour)
+    else:
+        install.install(configuration.load(), flavour)
     return 0
 
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import tempfile
 import zipfile
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from fork import manifest, metadata
@@ -31,19 +32,24 @@ def make_tree(config: Config, upstream: UpstreamWheel) -> Tree:
     return tree
 
 
-def changed_files(config: Config, upstream: UpstreamWheel, tree: Tree) -> dict[str, bytes]:
-    """Every file of the wheel that upstream's has not, or not so; RECORD aside."""
-    dist_info = f"{config.name}-{config.fork_version}.dist-info"
-    notices = {f"{dist_info}/licenses/{name}": (config.root / name).read_bytes() for name in _NOTICES}
-    theirs = upstream[f"{upstream.dist_info}/METADATA"].decode()
-    return {
-        **tree.edited,
-        **tree.added,
-        manifest.MANIFEST: manifest.make(config, upstream, tree),
-        **notices,
-        f"{dist_info}/METADATA": metadata.rewrite(theirs, config, _NOTICES).encode(),
-        f"{dist_info}/WHEEL": _wheel_file(upstream[f"{upstream.dist_info}/WHEEL"].decode()),
-    }
+def dist_info(config: Config) -> str:
+    return f"{config.name}-{config.fork_version}.dist-info"
+
+
+def dist_info_files(config: Config, upstream: UpstreamWheel) -> dict[str, bytes]:
+    """The fork's dist-info by path in the wheel, upstream's licences and entry points among it; RECORD aside."""
+    ours = dist_info(config)
+    files = {f"{ours}/{file.removeprefix(f'{upstream.dist_info}/')}": upstream[file] for file in upstream if file.startswith(f"{upstream.dist_info}/")}
+    del files[f"{ours}/RECORD"]
+    files |= {f"{ours}/licenses/{name}": (config.root / name).read_bytes() for name in _NOTICES}
+    files[f"{ours}/METADATA"] = metadata.rewrite(files[f"{ours}/METADATA"].decode(), config, _NOTICES).encode()
+    files[f"{ours}/WHEEL"] = _wheel_file(files[f"{ours}/WHEEL"].decode())
+    return files
+
+
+def package_files(config: Config, upstream: UpstreamWheel, tree: Tree) -> dict[str, bytes]:
+    """What the fork brings to the package itself: edited and added files, and the manifest."""
+    return {**tree.edited, **tree.added, manifest.MANIFEST: manifest.make(config, upstream, tree)}
 
 
 def wheel_name(config: Config, upstream: UpstreamWheel) -> str:
@@ -51,39 +57,39 @@ def wheel_name(config: Config, upstream: UpstreamWheel) -> str:
 
 
 def build(config: Config, upstream: UpstreamWheel, tree: Tree, folder: Path) -> Path:
-    """Writes the wheel into ``folder`` and returns its path. An interrupted build leaves no wheel there, a finished one replaces the old."""
-    changed = changed_files(config, upstream, tree)
-    target = folder / wheel_name(config, upstream)
+    """Writes the wheel into ``folder`` and returns its path."""
+    ours = {**package_files(config, upstream, tree), **dist_info_files(config, upstream)}
+    theirs = [file for file in upstream if not file.startswith(f"{upstream.dist_info}/") and file not in ours]
+
+    def content(file: str) -> bytes:
+        return ours[file] if file in ours else upstream[file]
+
+    executable = {file for file in upstream if upstream.info(file).external_attr >> 16 & 0o111}
+    return write(folder / wheel_name(config, upstream), {*ours, *theirs}, content, dist_info(config), executable)
+
+
+def write(target: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str] = ()) -> Path:
+    """Writes a wheel with its RECORD. An interrupted build leaves none, a finished one replaces what was there in one step."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as scratch:
             unfinished = Path(scratch) / target.name
-            _write(unfinished, config, upstream, changed)
+            _write(unfinished, files, content, info, executable)
             os.replace(unfinished, target)
     except OSError as error:
-        raise disk_error(error, folder, "choose another folder with --out") from error
+        raise disk_error(error, target.parent, "choose another folder with --out") from error
     return target
 
 
-def _write(path: Path, config: Config, upstream: UpstreamWheel, changed: dict[str, bytes]) -> None:
-    dist_info = f"{config.name}-{config.fork_version}.dist-info"
-    record_path = f"{dist_info}/RECORD"
-    sources = {_moved(file, upstream.dist_info, dist_info): file for file in upstream}
-    del sources[record_path]
-    # dist-info last, as the wheel specification recommends.
-    files = sorted({*sources, *changed}, key=lambda file: (file.startswith(f"{dist_info}/"), file))
+def _write(path: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str]) -> None:
     record = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as wheel:
-        for file in files:
-            content = changed[file] if file in changed else upstream[sources[file]]
-            executable = file in sources and upstream.info(sources[file]).external_attr >> 16 & 0o111
-            _add(wheel, file, content, 0o755 if executable else 0o644)
-            record.append(f"{_quoted(file)},sha256={_record_hash(content)},{len(content)}")
-        _add(wheel, record_path, "".join(f"{line}\n" for line in [*record, f"{record_path},,"]).encode(), 0o644)
-
-
-def _moved(file: str, old: str, new: str) -> str:
-    return f"{new}/{file.removeprefix(f'{old}/')}" if file.startswith(f"{old}/") else file
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        # dist-info last, as the wheel specification recommends.
+        for file in sorted(files, key=lambda file: (file.startswith(f"{info}/"), file)):
+            data = content(file)
+            _add(archive, file, data, 0o755 if file in executable else 0o644)
+            record.append(f"{_quoted(file)},sha256={_record_hash(data)},{len(data)}\n")
+        _add(archive, f"{info}/RECORD", "".join([*record, f"{info}/RECORD,,\n"]).encode(), 0o644)
 
 
 def _add(wheel: zipfile.ZipFile, file: str, content: bytes, mode: int) -> None:

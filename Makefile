@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make help` lists what there is. Everything happens in .venv, which is made on first use and kept up to date by hashes of its inputs.
+
+PYTHON  ?= python3
+VENV    := .venv
+PY      := $(VENV)/bin/python
+FLAVOUR ?= auto
+MODEL   ?=
+DRAFT   ?=
+PORT    ?= 30000
+ARGS    ?=
+TESTS   ?= test
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test wheel check lint check-cuda-deps doctor clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(PY):
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python 3.11 to 3.13 is needed, this is {v[0]}.{v[1]}; say PYTHON=python3.11")'
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# A stamp is made last, so an interrupted step is done again.
+$(VENV)/.tools: pyproject.toml | $(PY)
+	@echo "installing the fork tool's libraries"
+	@$(PY) -m pip install --quiet "libcst>=1.8" "packaging>=24"
+	@touch $@
+
+$(VENV)/.tests: test/requirements.txt $(VENV)/.tools
+	@echo "installing the tests' libraries"
+	@$(PY) -m pip install --quiet -r test/requirements.txt
+	@touch $@
+
+$(VENV)/.lint: pyproject.toml $(VENV)/.tools
+	@$(PY) -m pip install --quiet "ruff>=0.9" "mypy>=1.14"
+	@touch $@
+
+install: $(VENV)/.tools ## build the fork and install it into .venv (FLAVOUR=cpu or cuda; auto looks for a GPU)
+	@$(PY) -m fork install --flavour $(FLAVOUR)
+
+serve: install ## a server with speculative decoding on 127.0.0.1:PORT (MODEL= DRAFT= PORT= ARGS=)
+	@$(PY) -m tools.serve $(if $(MODEL),--model "$(MODEL)") $(if $(DRAFT),--draft "$(DRAFT)") --port $(PORT) -- $(ARGS)
+
+test: install $(VENV)/.tests ## all tests (TESTS= narrows them)
+	@$(PY) -m pytest $(TESTS)
+
+wheel: $(VENV)/.tools ## the fork's wheel, in dist/
+	@$(PY) -m fork build
+
+check: $(VENV)/.tools ## do all patches still apply? (UPSTREAM=version: to that release)
+	@$(PY) -m fork check $(if $(UPSTREAM),--upstream $(UPSTREAM))
+
+lint: $(VENV)/.lint ## ruff, and mypy on fork/
+	@$(PY) -m ruff check fork test/unit/fork
+	@$(PY) -m mypy
+
+check-cuda-deps: $(VENV)/.tools ## does pip resolve what the cuda flavour needs? (installs nothing)
+	@$(PY) -m fork install --flavour cuda --dry-run
+
+doctor: ## what the installed fork is and would run
+	@$(PY) -m fork doctor
+
+clean: ## remove .venv, build/ and dist/
+	rm -rf $(VENV) build dist
+
+-include sgl-kernel/sgl-kernel.mk
