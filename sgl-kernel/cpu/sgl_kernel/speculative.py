@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from sgl_kernel.tree import _write_links
+from sgl_kernel.tree import write_links
 
 
 def reconstruct_indices_from_tree_mask(
@@ -35,8 +35,4 @@ def reconstruct_indices_from_tree_mask(
     ancestors = tree_mask.view(*shape, draft_token_num).bool() & (node < node[:, None])
     parent = torch.where(ancestors, node, -1).amax(-1)
     positions.view(shape).copy_(ancestors.sum(-1) + verified_seq_len.long()[:, None])
-    retrive_index.view(shape).copy_(torch.arange(batch_size * draft_token_num).view(shape))
-    # The first child is looked up over all descendants, as SGLang's kernel does: the two agree on every closed tree.
-    first = torch.where(ancestors, node[:, None], draft_token_num).amin(1)
-    _write_links(parent, node, retrive_next_token, retrive_next_sibling)
-    retrive_next_token.view(shape).copy_(torch.where(first < draft_token_num, first, -1))
+    write_links(ancestors, parent, retrive_index, retrive_next_token, retrive_next_sibling)

@@ -18,8 +18,10 @@ def _parents(parent_list: torch.Tensor, selected_index: torch.Tensor, topk: int)
     selected = selected_index.long()
     step_row = selected // topk
     parent_candidate = parent_list.long().gather(1, step_row) if parent_list.shape[1] else torch.zeros_like(selected)
+    # Candidates are distinct, so at most one matches and the sum picks its node number.
     same = selected[:, None, :] == parent_candidate[:, :, None]
-    parent = torch.where(same.any(-1), same.int().argmax(-1) + 1, -1)
+    node = torch.arange(1, selected.shape[1] + 1)
+    parent = torch.where(same.any(-1), (same * node).sum(-1), -1)
     parent = torch.where(step_row == 0, 0, parent)
     return torch.nn.functional.pad(parent, (1, 0), value=-1)
 
@@ -80,8 +82,8 @@ def build_tree_kernel_efficient_cpu(
 
     positions.view(batch, num_nodes).copy_(lengths[:, None] + reach.sum(-1) - 1)
     node = torch.arange(num_nodes)
-    retrieve_index.view(batch, num_nodes).copy_(torch.arange(batch * num_nodes).view(batch, num_nodes))
-    _write_links(parent, node, retrieve_next_token, retrieve_next_sibling)
+    is_child = parent[:, :, None] == node
+    write_links(is_child, parent, retrieve_index, retrieve_next_token, retrieve_next_sibling)
 
     flat_mask = tree_mask.view(-1)
     width = lengths + num_nodes if int(tree_mask_mode) == FULL_MASK else torch.full_like(lengths, num_nodes)
@@ -91,17 +93,28 @@ def build_tree_kernel_efficient_cpu(
     flat_mask[cell.view(-1)] = reach.view(-1).to(flat_mask.dtype)
 
 
-def _write_links(
-    parent: torch.Tensor, node: torch.Tensor, next_token: torch.Tensor, next_sibling: torch.Tensor
+def write_links(
+    is_below: torch.Tensor,
+    parent: torch.Tensor,
+    retrieve_index: torch.Tensor,
+    retrieve_next_token: torch.Tensor,
+    retrieve_next_sibling: torch.Tensor,
 ) -> None:
-    """First-child and next-sibling links from ``[B, N]`` parents; children are ordered by node number."""
+    """Number the nodes and link them; children of a node are ordered by node number.
+
+    Args:
+        is_below: ``[B, N, N]`` bool, ``[b, i, j]``: ``i`` is a child of ``j``, or any descendant (children come first in number).
+        parent: ``[B, N]`` int64, -1 for nodes without one; those get no sibling.
+        retrieve_index, retrieve_next_token, retrieve_next_sibling: ``B * N`` int64, written in place.
+    """
     batch, num_nodes = parent.shape
-    is_child = parent[:, None, :] == node[None, :, None]
-    first_child = torch.where(is_child, node, num_nodes).amin(-1)
-    next_token.view(batch, num_nodes).copy_(torch.where(first_child < num_nodes, first_child, -1))
-    later_sibling = (parent[:, :, None] == parent[:, None, :]) & (node[None, :] > node[:, None]) & (parent >= 0)[:, :, None]
-    sibling = torch.where(later_sibling, node, num_nodes).amin(-1)
-    next_sibling.view(batch, num_nodes).copy_(torch.where(sibling < num_nodes, sibling, -1))
+    node = torch.arange(num_nodes)
+    retrieve_index.view(-1).copy_(torch.arange(batch * num_nodes))
+    first_child = torch.where(is_below, node[:, None], num_nodes).amin(1)
+    later_sibling = (parent[:, :, None] == parent[:, None, :]) & (node > node[:, None]) & (parent >= 0)[:, :, None]
+    next_sibling = torch.where(later_sibling, node, num_nodes).amin(2)
+    for link, target in ((first_child, retrieve_next_token), (next_sibling, retrieve_next_sibling)):
+        target.view(batch, num_nodes).copy_(torch.where(link < num_nodes, link, -1))
 
 
 def verify_tree_greedy_cpu(
