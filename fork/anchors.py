@@ -100,7 +100,10 @@ def _assign_targets(site: Site) -> Iterator[tuple[Site, Site]]:
     """(assigning small statement, target)."""
     for small in tree.small_statements(site):
         if isinstance(small.node, cst.Assign):
-            targets = [Site((*small.path, ("targets", i), ("target", None)), t.target) for i, t in enumerate(small.node.targets)]
+            targets = [
+                Site((*small.path, ("targets", i), ("target", None)), t.target)
+                for i, t in enumerate(small.node.targets)
+            ]
         elif isinstance(small.node, (cst.AnnAssign, cst.AugAssign)):
             targets = [Site((*small.path, ("target", None)), small.node.target)]
         else:
@@ -114,12 +117,18 @@ def _assign_targets(site: Site) -> Iterator[tuple[Site, Site]]:
 
 
 def _find_assigns(site: Site, wanted: str) -> list[Site]:
-    found: dict[Path, Site] = {small.path: small for small, target in _assign_targets(site) if is_named(target.node, wanted)}
+    found: dict[Path, Site] = {
+        small.path: small for small, target in _assign_targets(site) if is_named(target.node, wanted)
+    }
     return list(found.values())
 
 
 def _find_calls(site: Site, wanted: str) -> list[Site]:
-    return [inner for inner in tree.own_nodes(site) if isinstance(inner.node, cst.Call) and is_named(inner.node.func, wanted)]
+    return [
+        inner
+        for inner in tree.own_nodes(site)
+        if isinstance(inner.node, cst.Call) and is_named(inner.node.func, wanted)
+    ]
 
 
 def _conditions(site: Site) -> Iterator[Site]:
@@ -171,11 +180,20 @@ class _Key:
 
 _KEYS = {
     "assigns": _Key(_find_assigns, lambda site: [tree.normal(target.node) for _, target in _assign_targets(site)]),
-    "calls": _Key(_find_calls, lambda site: [tree.normal(i.node.func) for i in tree.own_nodes(site) if isinstance(i.node, cst.Call)]),
-    "tests": _Key(_find_tests, lambda site: [name for holder in _conditions(site) for name in _names_in(_test_of(holder))]),
-    "returns": _Key(_find_returns, lambda site: [name for small in _find_returns(site, "") for name in _names_in(small)]),
+    "calls": _Key(
+        _find_calls,
+        lambda site: [tree.normal(i.node.func) for i in tree.own_nodes(site) if isinstance(i.node, cst.Call)],
+    ),
+    "tests": _Key(
+        _find_tests, lambda site: [name for holder in _conditions(site) for name in _names_in(_test_of(holder))]
+    ),
+    "returns": _Key(
+        _find_returns, lambda site: [name for small in _find_returns(site, "") for name in _names_in(small)]
+    ),
     "imports": _Key(_find_imports, lambda site: [name for _, name in _imported(site)]),
-    "loops": _Key(_find_loops, lambda site: list(_names_in(Site((), site.node.iter))) if isinstance(site.node, cst.For) else []),
+    "loops": _Key(
+        _find_loops, lambda site: list(_names_in(Site((), site.node.iter))) if isinstance(site.node, cst.For) else []
+    ),
 }
 
 KEYS = tuple(_KEYS)

@@ -121,7 +121,9 @@ def _compile(file: str, text: str, patch: Patch) -> None:
     try:
         compile(text, file, "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise EditError(file, f"is no longer valid Python after the edit: line {error.lineno}: {error.msg}", patch=patch.name) from error
+        raise EditError(
+            file, f"is no longer valid Python after the edit: line {error.lineno}: {error.msg}", patch=patch.name
+        ) from error
 
 
 def _marked(text: str, names: list[str]) -> str:
@@ -150,7 +152,9 @@ def added_paths(config: Config) -> dict[str, Path]:
                 continue
             target = f"{tree.target}/{path.relative_to(tree.source).as_posix()}"
             if target in added:
-                raise ForkError(f"{path.relative_to(config.root)} and {added[target].relative_to(config.root)} both become {target}")
+                raise ForkError(
+                    f"{path.relative_to(config.root)} and {added[target].relative_to(config.root)} both become {target}"
+                )
             added[target] = path
     return added
 
@@ -161,7 +165,9 @@ def read_added(config: Config, upstream: Mapping[str, bytes]) -> dict[str, bytes
     for target, path in added_paths(config).items():
         ours = path.relative_to(config.root)
         if target in upstream:
-            raise ForkError(f"{ours} would overwrite {target} of upstream; edit that file with a patch, or rename yours")
+            raise ForkError(
+                f"{ours} would overwrite {target} of upstream; edit that file with a patch, or rename yours"
+            )
         added[target] = path.read_bytes()
         if path.suffix == ".py":
             try:

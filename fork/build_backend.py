@@ -66,7 +66,9 @@ def build_wheel(wheel_directory: str, config_settings: _Settings = None, metadat
     return _plainly(build)
 
 
-def build_editable(wheel_directory: str, config_settings: _Settings = None, metadata_directory: str | None = None) -> str:
+def build_editable(
+    wheel_directory: str, config_settings: _Settings = None, metadata_directory: str | None = None
+) -> str:
     def build() -> str:
         config = configuration.load()
         source = upstream.fetch(config)

@@ -31,20 +31,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("libcst", "packaging"):
             raise
-        print(f"fork: {error.name} is missing; `pip install libcst packaging`, or use the .venv that `make` makes", file=sys.stderr)
+        print(
+            f"fork: {error.name} is missing; `pip install libcst packaging`, or use the .venv that `make` makes",
+            file=sys.stderr,
+        )
         return 2
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fork", description="Carries this fork's patches and added files over upstream's wheel.")
+    parser = argparse.ArgumentParser(
+        prog="python -m fork", description="Carries this fork's patches and added files over upstream's wheel."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = commands.add_parser("build", help="write the fork's wheel")
-    build.add_argument("--out", type=Path, default=configuration.ROOT / "dist", help="folder for the wheel (default: dist)")
+    build.add_argument(
+        "--out", type=Path, default=configuration.ROOT / "dist", help="folder for the wheel (default: dist)"
+    )
     build.set_defaults(run=_build)
 
-    install = commands.add_parser("install", help="build the fork and install it into this Python, unless it is there already")
-    install.add_argument("--flavour", choices=("auto", "cpu", "cuda"), default="auto", help="what it will run on (default: auto, cuda if there is a GPU)")
+    install = commands.add_parser(
+        "install", help="build the fork and install it into this Python, unless it is there already"
+    )
+    install.add_argument(
+        "--flavour",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="what it will run on (default: auto, cuda if there is a GPU)",
+    )
     install.add_argument("--dry-run", action="store_true", help="only let pip resolve what it needs")
     install.set_defaults(run=_install)
 
@@ -109,7 +123,9 @@ def _check(arguments: argparse.Namespace) -> int:
     for error in tree.errors:
         print(f"\n{error}")
     added = apply.read_added(config, source)
-    print(f"\n{len(series) - len(tree.errors)} of {len(series)} patches apply, {len(tree.edited)} files edited, {len(added)} added")
+    print(
+        f"\n{len(series) - len(tree.errors)} of {len(series)} patches apply, {len(tree.edited)} files edited, {len(added)} added"
+    )
     return 1 if tree.errors else 0
 
 

@@ -19,7 +19,20 @@ import libcst.metadata
 Path = tuple[tuple[str, int | None], ...]
 
 _BLOCK_FIELDS = ("body", "handlers", "cases", "orelse", "finalbody")
-_FORMATTING = ("whitespace", "leading_lines", "lines_", "header", "footer", "indent", "semicolon", "comma", "equal", "lpar", "rpar", "asynchronous")
+_FORMATTING = (
+    "whitespace",
+    "leading_lines",
+    "lines_",
+    "header",
+    "footer",
+    "indent",
+    "semicolon",
+    "comma",
+    "equal",
+    "lpar",
+    "rpar",
+    "asynchronous",
+)
 DEFINITIONS = (cst.FunctionDef, cst.ClassDef)
 SUITES = (cst.IndentedBlock, cst.SimpleStatementSuite)
 
@@ -119,7 +132,9 @@ def own_nodes(site: Site) -> Iterator[Site]:
                 yield from walk(here, child)
             elif isinstance(child, (list, tuple)):
                 for index, item in enumerate(child):
-                    if not isinstance(item, cst.CSTNode) or isinstance(item, (cst.BaseStatement, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase)):
+                    if not isinstance(item, cst.CSTNode) or isinstance(
+                        item, (cst.BaseStatement, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase)
+                    ):
                         continue
                     here = (*path, (field, index))
                     yield Site(here, item)

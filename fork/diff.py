@@ -16,7 +16,9 @@ _OFF = "\033[0m"
 def unified(upstream: UpstreamWheel, tree: Tree, *, added: bool, colour: bool) -> Iterator[str]:
     for file, before, after in _pairs(upstream, tree, added):
         old = "/dev/null" if before is None else f"upstream/{file}"
-        for line in difflib.unified_diff((before or "").splitlines(), after.splitlines(), old, f"fork/{file}", lineterm=""):
+        for line in difflib.unified_diff(
+            (before or "").splitlines(), after.splitlines(), old, f"fork/{file}", lineterm=""
+        ):
             paint = _COLOURS.get(line[:1]) if colour else None
             yield f"{paint}{line}{_OFF}" if paint else line
 

@@ -80,14 +80,18 @@ class _Editing:
             raise self._fail("no statement is like this", list(dict.fromkeys(near))[:3])
         if len(matches) > 1 and not self.edit.every:
             sites = [match.site for match in matches]
-            raise self._fail(f"{len(matches)} statements are like this, {self._lines(sites)}; narrow it with `in` or `within`, or say every = true")
+            raise self._fail(
+                f"{len(matches)} statements are like this, {self._lines(sites)}; narrow it with `in` or `within`, or say every = true"
+            )
         return matches
 
     def _found(self, key: str) -> list[Site]:
         """The expressions that ``key`` of the anchor found, the last one first, so that a change leaves the other paths valid."""
         sites = [site for match in self._matches() for site in match.found[key]]
         if len(sites) > 1 and not self.edit.every:
-            raise self._fail(f"the statement has {len(sites)} of these, {self._lines(sites)}; say every = true to edit all")
+            raise self._fail(
+                f"the statement has {len(sites)} of these, {self._lines(sites)}; say every = true to edit all"
+            )
         return sites[::-1]
 
     def _replace(self, path: Path, change: Callable[[Any], Any]) -> None:
@@ -130,8 +134,14 @@ class _Editing:
         nodes = [old, *(site.node for site in tree.own_nodes(Site((), old)))]
         if any(_fits(node, template) for node in nodes if isinstance(node, cst.BaseExpression)):
             return None
-        operand = old if old.lpar or isinstance(old, _ATOMS) else old.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        for site in [s for s in tree.own_nodes(Site((), template)) if isinstance(s.node, cst.Name) and s.node.value == _OLD]:
+        operand = (
+            old
+            if old.lpar or isinstance(old, _ATOMS)
+            else old.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        )
+        for site in [
+            s for s in tree.own_nodes(Site((), template)) if isinstance(s.node, cst.Name) and s.node.value == _OLD
+        ]:
             template = tree.replace(template, site.path, lambda node: operand.deep_clone())  # type: ignore[arg-type, assignment]
         return template
 
@@ -198,10 +208,14 @@ class _Editing:
         self._replace(path, lambda block: block.with_changes(body=[*body[:index], new, *body[index:]]))
 
     def _member(self) -> None:
-        self._add_assignment(lambda statement: _is_assignment(statement, cst.Assign), "one assignment, e.g. `NAME = auto()`")
+        self._add_assignment(
+            lambda statement: _is_assignment(statement, cst.Assign), "one assignment, e.g. `NAME = auto()`"
+        )
 
     def _field(self) -> None:
-        self._add_assignment(lambda statement: _is_assignment(statement, (cst.Assign, cst.AnnAssign)), "one field, e.g. `name: int = 0`")
+        self._add_assignment(
+            lambda statement: _is_assignment(statement, (cst.Assign, cst.AnnAssign)), "one field, e.g. `name: int = 0`"
+        )
 
     def _method(self) -> None:
         path, body = self._class_body()
@@ -226,7 +240,9 @@ class _Editing:
         present = {item for statement in body for item in _import_items(statement)}
         if set(_import_items(new)) <= present:
             return
-        first_definition = next((i for i, statement in enumerate(body) if isinstance(statement, tree.DEFINITIONS)), len(body))
+        first_definition = next(
+            (i for i, statement in enumerate(body) if isinstance(statement, tree.DEFINITIONS)), len(body)
+        )
         index = max((i + 1 for i in range(first_definition) if _import_items(body[i])), default=_after_docstring(body))
         if not index or not _import_items(body[index - 1]):  # the file's first import
             new = _spaced(new, min(index, 1))
@@ -242,10 +258,15 @@ class _Editing:
         for match in self._matches(skip=lambda site: self._is_in_run(site, new))[::-1]:
             site = match.site
             if site.is_elif:
-                raise self._fail("the anchor is an `elif`, which has no place beside it; use `branch`, or the first `if` of the chain")
+                raise self._fail(
+                    "the anchor is an `elif`, which has no place beside it; use `branch`, or the first `if` of the chain"
+                )
             if isinstance(site.node, cst.SimpleStatementSuite):
                 line = cst.SimpleStatementLine(site.node.body)
-                self._replace(site.path, lambda suite: cst.IndentedBlock([*new, line] if self.edit.action == "before" else [line, *new]))
+                self._replace(
+                    site.path,
+                    lambda suite: cst.IndentedBlock([*new, line] if self.edit.action == "before" else [line, *new]),
+                )
                 continue
             parent, index = self._siblings(site)
             nearby = parent[:index] if self.edit.action == "before" else parent[index + 1 :]
@@ -264,7 +285,9 @@ class _Editing:
             return False
         siblings, index = self._siblings(site)
         size = len(new)
-        return any(tree.same_statements(siblings[i : i + size], new) for i in range(max(0, index - size + 1), index + 1))
+        return any(
+            tree.same_statements(siblings[i : i + size], new) for i in range(max(0, index - size + 1), index + 1)
+        )
 
     def _insert_at_edge(self, new: list[Any]) -> None:
         scope = self._one_scope()
@@ -283,7 +306,11 @@ class _Editing:
         test, body = self._expression(self.edit.argument["if"]), self._statements(self.edit.argument["do"])
 
         def is_ours(node: Any) -> bool:
-            return isinstance(node, cst.If) and tree.normal(node.test) == tree.normal(test) and tree.same_statements(node.body.body, body)
+            return (
+                isinstance(node, cst.If)
+                and tree.normal(node.test) == tree.normal(test)
+                and tree.same_statements(node.body.body, body)
+            )
 
         for match in self._matches(skip=lambda site: is_ours(site.node))[::-1]:
             site = match.site
@@ -318,7 +345,9 @@ class _Editing:
                 continue
 
             def wrap(node: Any) -> cst.If:
-                return cst.If(test, cst.IndentedBlock([node.with_changes(leading_lines=[])]), leading_lines=node.leading_lines)
+                return cst.If(
+                    test, cst.IndentedBlock([node.with_changes(leading_lines=[])]), leading_lines=node.leading_lines
+                )
 
             self._replace(site.path, wrap)
 
@@ -348,12 +377,28 @@ class _Editing:
                 continue
             if index is None:
                 equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-                self._replace(site.path, lambda node: literals.extend_call(node, cst.Arg(new, keyword=cst.Name(wanted["name"]), equal=equal)))
+                self._replace(
+                    site.path,
+                    lambda node: literals.extend_call(
+                        node, cst.Arg(new, keyword=cst.Name(wanted["name"]), equal=equal)
+                    ),
+                )
             else:
                 self._replace((*site.path, ("args", index)), lambda node: node.with_changes(value=new))
 
 
-_ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString, cst.List, cst.Set, cst.Dict, cst.BaseComp)
+_ATOMS = (
+    cst.Name,
+    cst.Attribute,
+    cst.Call,
+    cst.Subscript,
+    cst.BaseNumber,
+    cst.BaseString,
+    cst.List,
+    cst.Set,
+    cst.Dict,
+    cst.BaseComp,
+)
 
 
 def _fits(node: cst.BaseExpression, template: cst.BaseExpression) -> bool:
@@ -366,7 +411,9 @@ def _fits(node: cst.BaseExpression, template: cst.BaseExpression) -> bool:
         if type(left) is not type(right):
             return False
         if isinstance(left, ast.AST):
-            return all(same(getattr(left, name, None), getattr(right, name, None)) for name in left._fields if name != "ctx")
+            return all(
+                same(getattr(left, name, None), getattr(right, name, None)) for name in left._fields if name != "ctx"
+            )
         if isinstance(left, list):
             return len(left) == len(right) and all(map(same, left, right))
         return bool(left == right)

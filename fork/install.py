@@ -29,7 +29,11 @@ def detect_flavour() -> str:
 def install(config: Config, flavour: str) -> None:
     """Does nothing when the stamp in this environment fits the inputs; keeps the dependencies when only code of ours changed."""
     stamp = Path(sysconfig.get_path("purelib")) / ".sglang-ddtree.json"
-    wanted = {"flavour": flavour, "requirements": _digest([config.root / "upstream.toml"]), "inputs": _digest(_inputs(config))}
+    wanted = {
+        "flavour": flavour,
+        "requirements": _digest([config.root / "upstream.toml"]),
+        "inputs": _digest(_inputs(config)),
+    }
     present = json.loads(stamp.read_text()) if stamp.exists() else {}
     if present == wanted:
         print(f"the fork ({flavour}) is installed and up to date", file=sys.stderr)
@@ -40,7 +44,10 @@ def install(config: Config, flavour: str) -> None:
     source = upstream.fetch(config)
     tree = wheel.make_tree(config, source)
     path = wheel.build(config, source, tree, config.root / "dist")
-    print(f"built {path.name} in {time.monotonic() - began:.0f} s: {len(tree.outcomes)} patches, {len(tree.added)} added files", file=sys.stderr)
+    print(
+        f"built {path.name} in {time.monotonic() - began:.0f} s: {len(tree.outcomes)} patches, {len(tree.added)} added files",
+        file=sys.stderr,
+    )
     stamp.unlink(missing_ok=True)
     if {**wanted, "inputs": ""} == {**present, "inputs": ""}:
         _pip("install", "--no-compile", "--no-deps", "--force-reinstall", str(path))
@@ -52,7 +59,15 @@ def install(config: Config, flavour: str) -> None:
             constraints.flush()
             if present:  # pip would keep it: its version does not move with every edit
                 _pip("uninstall", "--yes", config.name)
-            _pip("install", "--no-compile", "--progress-bar", "off", "--constraint", constraints.name, f"{config.name}{extra} @ {path.as_uri()}")
+            _pip(
+                "install",
+                "--no-compile",
+                "--progress-bar",
+                "off",
+                "--constraint",
+                constraints.name,
+                f"{config.name}{extra} @ {path.as_uri()}",
+            )
     stamp.write_text(json.dumps(wanted))
     print(f"installed in {time.monotonic() - began:.0f} s", file=sys.stderr)
 
@@ -69,7 +84,9 @@ def check_dependencies(config: Config, flavour: str) -> None:
 
 def _inputs(config: Config) -> list[Path]:
     folders = [config.root / "fork", config.patches, *(tree.source for tree in config.trees)]
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = [
+        path for folder in folders for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
     return sorted([*files, config.root / "upstream.toml", *(config.root / name for name in ("NOTICE",))])
 
 

@@ -40,7 +40,9 @@ def extend_call(node: cst.Call, argument: cst.Arg) -> cst.Call:
     *others, last = node.args
     if isinstance(last.comma, cst.Comma):  # what stands before the closing parenthesis belongs to the last comma
         separator = _separator(node.args, node.whitespace_before_args, last.comma.whitespace_after)
-        argument = argument.with_changes(comma=last.comma.with_changes(whitespace_after=_without_comment(last.comma.whitespace_after)))
+        argument = argument.with_changes(
+            comma=last.comma.with_changes(whitespace_after=_without_comment(last.comma.whitespace_after))
+        )
     else:
         separator = _separator(node.args, node.whitespace_before_args, last.whitespace_after_arg)
         argument = argument.with_changes(whitespace_after_arg=_without_comment(last.whitespace_after_arg))

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import TYPE_CHECKING
 
-from fork.apply import Tree
-from fork.config import Config
-from fork.upstream import UpstreamWheel
+if TYPE_CHECKING:  # doctor needs the name only, and runs where LibCST may be missing
+    from fork.apply import Tree
+    from fork.config import Config
+    from fork.upstream import UpstreamWheel
 
 MANIFEST = "sglang/_ddtree_manifest.json"
 FORMAT = 1
@@ -19,9 +21,19 @@ def make(config: Config, upstream: UpstreamWheel, tree: Tree) -> bytes:
     manifest = {
         "format": FORMAT,
         "version": config.fork_version,
-        "upstream": {"name": config.name, "version": upstream.version, "wheel": upstream.path.name, "sha256": upstream.sha256},
+        "upstream": {
+            "name": config.name,
+            "version": upstream.version,
+            "wheel": upstream.path.name,
+            "sha256": upstream.sha256,
+        },
         "patches": {
-            outcome.patch.name: {"sha256": outcome.patch.sha256, "why": outcome.patch.why, "files": sorted(outcome.files)} for outcome in tree.outcomes
+            outcome.patch.name: {
+                "sha256": outcome.patch.sha256,
+                "why": outcome.patch.why,
+                "files": sorted(outcome.files),
+            }
+            for outcome in tree.outcomes
         },
         "edited": {
             file: {"before": _sha256(upstream[file]), "after": _sha256(content), "patches": tree.edited_by[file]}

@@ -17,10 +17,16 @@ def rewrite(text: str, config: Config, license_files: tuple[str, ...] = ()) -> s
     fields = _fields(headers)
     base = [value for name, value in fields if name == "Requires-Dist" and not _is_extra(value)]
     if Requirement(config.kernel) not in [Requirement(value) for value in base]:
-        raise ForkError(f"upstream.toml says that the extra {CUDA} holds {config.kernel}, but upstream does not require that")
+        raise ForkError(
+            f"upstream.toml says that the extra {CUDA} holds {config.kernel}, but upstream does not require that"
+        )
     if (CUDA) in [value for name, value in fields if name == "Provides-Extra"]:
         raise ForkError(f"upstream has an extra named {CUDA} of its own now")
-    kept = [(name, config.fork_version if name == "Version" else value) for name, value in fields if name != "Requires-Dist" or _is_extra(value)]
+    kept = [
+        (name, config.fork_version if name == "Version" else value)
+        for name, value in fields
+        if name != "Requires-Dist" or _is_extra(value)
+    ]
     last_license = max((i for i, (name, _) in enumerate(kept) if name == "License-File"), default=len(kept) - 1)
     kept[last_license + 1 : last_license + 1] = [("License-File", file) for file in license_files]
     first_extra = next((i for i, (name, _) in enumerate(kept) if name == "Provides-Extra"), len(kept))

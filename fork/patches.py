@@ -35,7 +35,15 @@ ACTIONS = {
 }
 _TABLE_KEYS = {"entry": {"key", "value"}, "branch": {"if", "do"}, "argument": {"name", "position", "value"}}
 #: what `at` must hold: an anchor (any), an anchor with this key, nothing at all
-_ANCHOR_OF = {"before": "", "after": "", "guard": "", "branch": "tests", "value": "assigns", "condition": "tests", "argument": "calls"}
+_ANCHOR_OF = {
+    "before": "",
+    "after": "",
+    "guard": "",
+    "branch": "tests",
+    "value": "assigns",
+    "condition": "tests",
+    "argument": "calls",
+}
 _NEEDS_SYMBOL = ("member", "field", "method")
 _NAME = re.compile(r"(?P<number>\d{4})-[a-z0-9][a-z0-9-]*\.(toml|py)")
 
@@ -103,7 +111,9 @@ def load(path: Path) -> Patch:
         raise PatchFormatError(f"{path}: unknown key {_listed(unknown)}; a patch has why, needs, retire and [[edit]]")
     for key in ("why", "needs", "retire"):
         if not isinstance(data.get(key), str) or not data[key].strip():
-            raise PatchFormatError(f"{path}: `{key}` is missing or empty; each patch says why it exists, which test needs it, and what retires it")
+            raise PatchFormatError(
+                f"{path}: `{key}` is missing or empty; each patch says why it exists, which test needs it, and what retires it"
+            )
     if not isinstance(data.get("edit"), list) or not data["edit"]:
         raise PatchFormatError(f"{path}: there is no [[edit]]")
     edits = tuple(_load_edit(edit, f"{path}, edit {index}") for index, edit in enumerate(data["edit"], 1))
@@ -119,11 +129,15 @@ def _load_codemod(path: Path, text: str, sha256: str) -> Patch:
         raise PatchFormatError(f"{path}: line {error.lineno}: {error.msg}") from error
     header = {}
     for node in module.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Constant):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        ):
             header[node.targets[0].id] = node.value.value
     for key in ("WHY", "NEEDS", "RETIRE"):
         if not isinstance(header.get(key), str) or not header[key].strip():
-            raise PatchFormatError(f"{path}: {key} = \"...\" is missing or empty")
+            raise PatchFormatError(f'{path}: {key} = "..." is missing or empty')
     return Patch(path.stem, path, sha256, header["WHY"], header["NEEDS"], header["RETIRE"], codemod=text)
 
 
@@ -134,9 +148,16 @@ def _load_edit(data: Any, where: str) -> Edit:
         raise PatchFormatError(f"{where}: unknown key {_listed(unknown)}")
     actions = [key for key in data if key in ACTIONS]
     if len(actions) != 1:
-        raise PatchFormatError(f"{where}: an edit does exactly one thing, this one has {_listed(actions) or 'no action'}")
+        raise PatchFormatError(
+            f"{where}: an edit does exactly one thing, this one has {_listed(actions) or 'no action'}"
+        )
     action = actions[0]
-    for key, kind, expected in (("file", str, "a string"), ("in", str, "a string"), ("versions", str, "a string"), ("every", bool, "true or false")):
+    for key, kind, expected in (
+        ("file", str, "a string"),
+        ("in", str, "a string"),
+        ("versions", str, "a string"),
+        ("every", bool, "true or false"),
+    ):
         if key in data and not isinstance(data[key], kind):
             raise PatchFormatError(f"{where}: `{key}` must be {expected}")
     if not data.get("file"):
@@ -170,14 +191,18 @@ def _load_edit(data: Any, where: str) -> Edit:
         except InvalidSpecifier as error:
             raise PatchFormatError(f"{where}: `versions` is not a PEP 440 specifier: {data['versions']!r}") from error
     argument = _check_argument(action, data[action], where)
-    return Edit(data["file"], action, argument, data.get("in", ""), at, data.get("within"), versions, data.get("every", False))
+    return Edit(
+        data["file"], action, argument, data.get("in", ""), at, data.get("within"), versions, data.get("every", False)
+    )
 
 
 def _check_anchor(anchor: Any, key: str, where: str) -> None:
     if not isinstance(anchor, dict) or not anchor or not all(isinstance(value, str) for value in anchor.values()):
-        raise PatchFormatError(f"{where}: `{key}` must be a table of strings, e.g. {{assigns = \"self.x\"}}")
+        raise PatchFormatError(f'{where}: `{key}` must be a table of strings, e.g. {{assigns = "self.x"}}')
     if unknown := set(anchor) - set(ANCHOR_KEYS):
-        raise PatchFormatError(f"{where}: `{key}` has unknown key {_listed(unknown)}; known are {', '.join(ANCHOR_KEYS)}")
+        raise PatchFormatError(
+            f"{where}: `{key}` has unknown key {_listed(unknown)}; known are {', '.join(ANCHOR_KEYS)}"
+        )
     for name, value in anchor.items():
         if not value and name != "returns":
             raise PatchFormatError(f"{where}: `{name}` of `{key}` is empty")
@@ -196,7 +221,9 @@ def _check_argument(action: str, argument: Any, where: str) -> Any:
             raise PatchFormatError(f"{where}: `argument` has either `name` or `position`")
         for key, value in argument.items():
             if not isinstance(value, int if key == "position" else str) or isinstance(value, bool):
-                raise PatchFormatError(f"{where}: `{key}` of `{action}` must be {'a whole number' if key == 'position' else 'a string'}")
+                raise PatchFormatError(
+                    f"{where}: `{key}` of `{action}` must be {'a whole number' if key == 'position' else 'a string'}"
+                )
         return argument
     texts = argument if isinstance(argument, list) and kind == _TEXTS else [argument]
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):

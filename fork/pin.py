@@ -22,7 +22,9 @@ def hashes(config: Config, version: str) -> str:
         for python in _PYTHONS:
             for platform in _PLATFORMS:
                 try:
-                    pip_download(f"{config.name}=={version}", Path(folder), "--python-version", python, "--platform", platform)
+                    pip_download(
+                        f"{config.name}=={version}", Path(folder), "--python-version", python, "--platform", platform
+                    )
                 except ForkError as error:
                     missing = error
         lines += [f'"{path.name}" = "{sha256_of(path)}"' for path in sorted(Path(folder).iterdir())]

@@ -21,7 +21,16 @@ from fork.config import Config
 from fork.errors import ForkError
 from fork.locking import locked
 
-_NETWORK_SIGNS = ("NewConnectionError", "name resolution", "ConnectTimeout", "ReadTimeout", "Connection refused", "ProxyError", "Network is unreachable", "SSLError")
+_NETWORK_SIGNS = (
+    "NewConnectionError",
+    "name resolution",
+    "ConnectTimeout",
+    "ReadTimeout",
+    "Connection refused",
+    "ProxyError",
+    "Network is unreachable",
+    "SSLError",
+)
 
 
 class UpstreamWheel(Mapping[str, bytes]):
@@ -69,7 +78,9 @@ def fetch(config: Config, version: str | None = None) -> UpstreamWheel:
     """
     version = version or config.version
     if version not in config.hashes:
-        raise ForkError(f"upstream.toml has no hashes of {config.name} {version}; add what `python -m fork pin {version}` prints")
+        raise ForkError(
+            f"upstream.toml has no hashes of {config.name} {version}; add what `python -m fork pin {version}` prints"
+        )
     file = _fitting(config, version)
     expected = config.hashes[version][file]
     folder = cache_folder()
@@ -80,7 +91,9 @@ def fetch(config: Config, version: str | None = None) -> UpstreamWheel:
             if not path.exists() or sha256_of(path) != expected:
                 _download(config, version, file, expected, path)
     except OSError as error:
-        raise disk_error(error, folder, "set XDG_CACHE_HOME to a folder that is writable and has 100 MB free") from error
+        raise disk_error(
+            error, folder, "set XDG_CACHE_HOME to a folder that is writable and has 100 MB free"
+        ) from error
     return UpstreamWheel(path, version, expected)
 
 
@@ -93,8 +106,12 @@ def _fitting(config: Config, version: str) -> str:
         except InvalidWheelFilename as error:
             raise ForkError(f"upstream.toml: {file} is not a wheel's name") from error
     pythons = sorted({tag.interpreter for file in config.hashes[version] for tag in parse_wheel_filename(file)[3]})
-    here = f"Python {platform.python_version()} on {sys.platform} {platform.machine()} ({' '.join(platform.libc_ver())})"
-    raise ForkError(f"{config.name} {version} has no wheel for {here}; it needs CPython {', '.join(pythons)} on Linux x86_64 or aarch64 with glibc 2.34 or newer")
+    here = (
+        f"Python {platform.python_version()} on {sys.platform} {platform.machine()} ({' '.join(platform.libc_ver())})"
+    )
+    raise ForkError(
+        f"{config.name} {version} has no wheel for {here}; it needs CPython {', '.join(pythons)} on Linux x86_64 or aarch64 with glibc 2.34 or newer"
+    )
 
 
 def _download(config: Config, version: str, file: str, expected: str, path: Path) -> None:
@@ -103,30 +120,52 @@ def _download(config: Config, version: str, file: str, expected: str, path: Path
         pip_download(f"{config.name}=={version}", Path(folder))
         fetched = Path(folder) / file
         if not fetched.exists():
-            raise ForkError(f"the registry gave {', '.join(os.listdir(folder)) or 'nothing'} where {file} is pinned in upstream.toml")
+            raise ForkError(
+                f"the registry gave {', '.join(os.listdir(folder)) or 'nothing'} where {file} is pinned in upstream.toml"
+            )
         actual = sha256_of(fetched)
         if actual != expected:
             size = fetched.stat().st_size
-            raise ForkError(f"{file}: wrong sha256: {actual} ({size} bytes) where upstream.toml pins {expected}; it is truncated or not upstream's, and was not kept")
+            raise ForkError(
+                f"{file}: wrong sha256: {actual} ({size} bytes) where upstream.toml pins {expected}; it is truncated or not upstream's, and was not kept"
+            )
         os.replace(fetched, path)
 
 
 def pip_download(requirement: str, folder: Path, *options: str) -> None:
     """Runs ``pip download`` with the user's own pip configuration; no dependencies, wheels only."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--retries", "2", "--timeout", "30"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-cache-dir",
+        "--retries",
+        "2",
+        "--timeout",
+        "30",
+    ]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *options, requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
     said = done.stdout + done.stderr
     if "No module named pip" in said:
-        raise ForkError(f"{sys.executable} has no pip, which fetches upstream's wheel; run it with one that has (`python -m ensurepip`)")
+        raise ForkError(
+            f"{sys.executable} has no pip, which fetches upstream's wheel; run it with one that has (`python -m ensurepip`)"
+        )
     if "No space left" in said or "Disk quota" in said:
         raise ForkError(f"no space left for {requirement} in {folder.parent}")
     if any(sign in said for sign in _NETWORK_SIGNS):
-        raise ForkError(f"{requirement} cannot be fetched: no network, or the registry that pip is set to does not answer")
+        raise ForkError(
+            f"{requirement} cannot be fetched: no network, or the registry that pip is set to does not answer"
+        )
     errors = [line for line in said.splitlines() if line.startswith("ERROR:")]
-    raise ForkError(f"{requirement} cannot be fetched: {errors[0][6:].strip() if errors else said.strip()[-300:] or 'pip failed'}")
+    raise ForkError(
+        f"{requirement} cannot be fetched: {errors[0][6:].strip() if errors else said.strip()[-300:] or 'pip failed'}"
+    )
 
 
 def disk_error(error: OSError, folder: Path, remedy: str) -> ForkError:

@@ -39,7 +39,11 @@ def dist_info(config: Config) -> str:
 def dist_info_files(config: Config, upstream: UpstreamWheel) -> dict[str, bytes]:
     """The fork's dist-info by path in the wheel, upstream's licences and entry points among it; RECORD aside."""
     ours = dist_info(config)
-    files = {f"{ours}/{file.removeprefix(f'{upstream.dist_info}/')}": upstream[file] for file in upstream if file.startswith(f"{upstream.dist_info}/")}
+    files = {
+        f"{ours}/{file.removeprefix(f'{upstream.dist_info}/')}": upstream[file]
+        for file in upstream
+        if file.startswith(f"{upstream.dist_info}/")
+    }
     del files[f"{ours}/RECORD"]
     files |= {f"{ours}/licenses/{name}": (config.root / name).read_bytes() for name in _NOTICES}
     files[f"{ours}/METADATA"] = metadata.rewrite(files[f"{ours}/METADATA"].decode(), config, _NOTICES).encode()
@@ -68,7 +72,9 @@ def build(config: Config, upstream: UpstreamWheel, tree: Tree, folder: Path) -> 
     return write(folder / wheel_name(config, upstream), {*ours, *theirs}, content, dist_info(config), executable)
 
 
-def write(target: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str] = ()) -> Path:
+def write(
+    target: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str] = ()
+) -> Path:
     """Writes a wheel with its RECORD. An interrupted build leaves none, a finished one replaces what was there in one step."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +87,9 @@ def write(target: Path, files: Iterable[str], content: Callable[[str], bytes], i
     return target
 
 
-def _write(path: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str]) -> None:
+def _write(
+    path: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str]
+) -> None:
     record = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         # dist-info last, as the wheel specification recommends.
@@ -110,5 +118,8 @@ def _quoted(file: str) -> str:
 
 def _wheel_file(theirs: str) -> bytes:
     """Upstream's tags with our name as the generator."""
-    lines = ["Generator: sglang-ddtree fork" if line.startswith("Generator:") else line for line in theirs.strip().splitlines()]
+    lines = [
+        "Generator: sglang-ddtree fork" if line.startswith("Generator:") else line
+        for line in theirs.strip().splitlines()
+    ]
     return ("\n".join(lines) + "\n").encode()
