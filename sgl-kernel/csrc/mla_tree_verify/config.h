@@ -52,10 +52,18 @@ struct IndexWalk {
   int batch, tile, step, steps, keys;
 };
 
+// What a score warp tells the value warps of its group with each step.
+enum StepFlag : int { kActive = 1, kRescale = 2, kLast = 4 };
+
+// A run of steps of one row tile.
+struct Piece {
+  int batch, tile;
+  int part;  // its place in the workspace; negative: a whole tile, written out directly
+};
+
 struct Plan {
   int batch, tile, step;  // where this block's share starts
   int total;              // steps in its share
-  int first_is_cut;       // its first piece begins inside a row tile's keys
 };
 
 template <int RowTiles>
@@ -67,16 +75,18 @@ struct Smem {
   float alpha[kRows];
   float row_lse[kRows];
   float row_inv_sum[kRows];
-  int rescale[kScoreWarps];
+  int step_flags[kScoreWarps];
   int page_ids[kIndexRing][kBlockKeys];
   int first_key[kIndexRing];
   int last_key[kIndexRing];
   uint32_t slot_done[kSlots];
   IndexWalk walk;
   Plan plan;
+  Piece finished;  // the piece that the row statistics belong to
+  Piece walk_of[kScoreWarps];
   alignas(8) uint64_t kv_full[kSlots];
   uint64_t index_full[kIndexRing];
-  uint64_t p_full, p_empty, stats_full, stats_empty;
+  uint64_t p_full, p_empty;
 };
 
 static_assert(sizeof(Smem<2>) <= kSmemLimit && sizeof(Smem<1>) <= kSmemLimit);

@@ -25,22 +25,30 @@ struct Shape {
   __device__ __forceinline__ int steps(int b) const { return (keys(b) + kBlockKeys - 1) / kBlockKeys; }
 };
 
+// Positions in the line are 32-bit: a 64-bit division is a call, and calls keep the compiler from moving registers between
+// warps. 2^31 steps are 64 requests of 257 nodes, 128 heads and a million tokens each.
 struct Shares {
-  int64_t total;  // steps in the line
-  int count;      // blocks that get a share
+  int total;  // steps in the line
+  int count;  // blocks that get a share
+  int size;   // of a share; the first `longer` of them have one step more
+  int longer;
 
-  __device__ __forceinline__ Shares(int64_t total, int blocks) : total(total) {
-    const int64_t wanted = (total + kMinSteps - 1) / kMinSteps;
-    count = static_cast<int>(wanted < blocks ? wanted : blocks);
+  __device__ __forceinline__ Shares(int total, int blocks) : total(total) {
+    count = max(1, min((total + kMinSteps - 1) / kMinSteps, blocks));
+    size = total / count;
+    longer = total - size * count;
   }
-  __device__ __forceinline__ int64_t begin(int block) const { return total * block / count; }
+  __device__ __forceinline__ int begin(int block) const { return block * size + min(block, longer); }
   // The block whose share holds step `at` of the line.
-  __device__ __forceinline__ int owner(int64_t at) const { return static_cast<int>(((at + 1) * count - 1) / total); }
+  __device__ __forceinline__ int owner(int at) const {
+    const int in_longer = longer * (size + 1);
+    return at < in_longer ? at / (size + 1) : longer + (at - in_longer) / size;
+  }
 };
 
 // Steps of the whole line. All lanes of a warp call it together.
-__device__ __forceinline__ int64_t total_steps(const Shape& shape) {
-  int64_t sum = 0;
+__device__ __forceinline__ int total_steps(const Shape& shape) {
+  int sum = 0;
   for (int b = threadIdx.x % 32; b < shape.batch; b += 32) sum += shape.steps(b);
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   return sum * shape.tiles;
@@ -49,18 +57,18 @@ __device__ __forceinline__ int64_t total_steps(const Shape& shape) {
 // Where step `at` of the line lies. All lanes of a warp call it together and get the same answer.
 struct Location {
   int batch, tile, step, steps;
-  int64_t tile_begin;  // line position of the tile's first step
+  int tile_begin;  // line position of the tile's first step
 };
 
-__device__ __forceinline__ Location locate(const Shape& shape, int64_t at) {
+__device__ __forceinline__ Location locate(const Shape& shape, int at) {
   const int lane = threadIdx.x % 32;
-  int64_t before = 0;
+  int before = 0;
   for (int base = 0; base < shape.batch; base += 32) {
     const int b = base + lane;
     const int steps = b < shape.batch ? shape.steps(b) : 0;
-    int64_t sum = static_cast<int64_t>(steps) * shape.tiles;
+    int sum = steps * shape.tiles;
     for (int offset = 1; offset < 32; offset *= 2) {
-      const int64_t left = __shfl_up_sync(~0u, sum, offset);
+      const int left = __shfl_up_sync(~0u, sum, offset);
       if (lane >= offset) sum += left;
     }
     const unsigned past = __ballot_sync(~0u, before + sum > at);
@@ -69,11 +77,11 @@ __device__ __forceinline__ Location locate(const Shape& shape, int64_t at) {
       Location where;
       where.batch = base + hit;
       where.steps = __shfl_sync(~0u, steps, hit);
-      const int64_t request_end = before + __shfl_sync(~0u, sum, hit);
-      const int64_t request_begin = request_end - static_cast<int64_t>(where.steps) * shape.tiles;
-      where.tile = static_cast<int>((at - request_begin) / where.steps);
-      where.tile_begin = request_begin + static_cast<int64_t>(where.tile) * where.steps;
-      where.step = static_cast<int>(at - where.tile_begin);
+      const int request_end = before + __shfl_sync(~0u, sum, hit);
+      const int request_begin = request_end - where.steps * shape.tiles;
+      where.tile = (at - request_begin) / where.steps;
+      where.tile_begin = request_begin + where.tile * where.steps;
+      where.step = at - where.tile_begin;
       return where;
     }
     before += __shfl_sync(~0u, sum, 31);
@@ -81,43 +89,36 @@ __device__ __forceinline__ Location locate(const Shape& shape, int64_t at) {
   return Location{shape.batch, 0, 0, 0, before};
 }
 
-// The pieces of one share, in order. Every warp walks them by itself.
-struct Pieces {
-  const Shape& shape;
-  int batch, tile, begin, end;  // steps [begin, end) of this tile
-  int steps;                    // of the whole tile
-  int left;                     // of the share, after this piece
-  bool first = true;
+// The pieces of one share, in order: while (walk.next(...)) for (; step < end; ++step, ++done) ... What is needed only between
+// pieces, or on a masked step, lives in shared memory, one copy a warp: the score warps have no register to spare for it.
+struct PieceWalk {
+  Piece& piece;        // this warp's copy
+  int step = 0, end = 0;  // steps [step, end) of the tile are in the piece
+  int done = 0;        // steps of the share before `step`; the caller counts it up with `step`
 
-  __device__ __forceinline__ Pieces(const Shape& shape, const Plan& plan) : shape(shape) {
-    batch = plan.batch;
-    tile = plan.tile;
-    begin = plan.step;
-    left = plan.total;
-    if (left > 0) clip();
-  }
-  __device__ __forceinline__ bool whole() const { return begin == 0 && end == steps; }
-  // Two parts at most leave one block: its first piece, and one that only starts. `first` tells them apart.
-  __device__ __forceinline__ int part(int block) const { return 2 * block + (first ? 0 : 1); }
-  // False when the share is used up.
-  __device__ __forceinline__ bool next() {
+  // False when the share is used up. All lanes of the warp call it together.
+  __device__ __forceinline__ bool next(const Shape& shape, const Plan& plan) {
+    const int left = plan.total - done;
     if (left == 0) return false;
-    first = false;
-    begin = 0;
-    if (++tile == shape.tiles) {
-      tile = 0;
-      do ++batch;
-      while (shape.steps(batch) == 0);
+    Piece now;
+    if (done == 0) {
+      now.batch = plan.batch, now.tile = plan.tile, step = plan.step;
+    } else {
+      now.batch = piece.batch, now.tile = piece.tile + 1, step = 0;
+      if (now.tile == shape.tiles) {
+        now.tile = 0;
+        do ++now.batch;
+        while (shape.steps(now.batch) == 0);
+      }
     }
-    clip();
+    const int steps = shape.steps(now.batch);
+    end = min(step + left, steps);
+    // Two pieces of a share at most are parts of a tile: the first, and one that only starts.
+    now.part = step == 0 && left >= steps ? -1 : 2 * static_cast<int>(blockIdx.x) + (done == 0 ? 0 : 1);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) piece = now;
+    __syncwarp();
     return true;
-  }
-
- private:
-  __device__ __forceinline__ void clip() {
-    steps = shape.steps(batch);
-    end = begin + left < steps ? begin + left : steps;
-    left -= end - begin;
   }
 };
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The value warps: O += P V, and the output of each piece. Warp (group, quarter): the group's rows, 128 of 512 columns.
+#pragma once
+
+#include "common/ptx.cuh"
+#include "mla_tree_verify/kv_ring.cuh"
+
+namespace ddtree::mla {
+
+struct OutputArgs {
+  __nv_bfloat16* out;
+  int64_t out_row_stride, out_head_stride;
+  float* lse;        // may be null
+  float* parts;      // [2 * blocks, rows of a tile, 512], normalised
+  float* parts_lse;  // [2 * blocks, rows of a tile]
+  int num_heads;
+};
+
+template <int RowTiles>
+struct ValueWarp {
+  Smem<RowTiles>& smem;
+  const Shape& shape;
+  const OutputArgs& args;
+
+  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
+  __device__ __forceinline__ static int group() { return (threadIdx.x / 32 - kScoreWarps) / kColumnGroups; }
+  __device__ __forceinline__ static int column() { return threadIdx.x / 32 % kColumnGroups * kColumnsPerWarp; }
+  __device__ __forceinline__ static int quad_row() { return lane() / 4; }
+  __device__ __forceinline__ static int quad_lane() { return lane() % 4; }
+
+  // Rows of the request from this tile on.
+  __device__ __forceinline__ int rows_left(int tile) const {
+    return shape.num_nodes * args.num_heads - tile * Tile<RowTiles>::kRows;
+  }
+
+  __device__ __forceinline__ int row(int t, int h) const {
+    return group() * Tile<RowTiles>::kRowsPerGroup + t * 16 + h * 8 + quad_row();
+  }
+
+  // The score warps say where pieces end and what they were; this side only counts steps, because its registers are full.
+  __device__ __forceinline__ void run(const KvRing<RowTiles>& ring) const {
+    for (int done = 0; done < smem.plan.total;) {
+      float acc[RowTiles][kColumnTiles][4] = {};
+      for (int last = 0; !last; ++done) {
+        ptx::mbarrier_wait(&smem.p_full, done & 1);
+        const int2 pair = reinterpret_cast<const int2*>(smem.step_flags)[group()];
+        const int flags = pair.x | pair.y;
+        last = flags & kLast;
+        uint32_t p[RowTiles][4];
+        if (flags & kActive) {
+#pragma unroll
+          for (int t = 0; t < RowTiles; ++t) {
+            const uint4 a = reinterpret_cast<const uint4*>(smem.p[group() * RowTiles + t])[lane()];
+            p[t][0] = a.x, p[t][1] = a.y, p[t][2] = a.z, p[t][3] = a.w;
+          }
+          if (flags & kRescale) rescale(acc);
+        }
+        if (!last) give_back_p();
+        // Long since complete: the score warps waited for it. It is what orders the copy before these reads.
+        const int slot = done % kSlots;
+        ptx::mbarrier_wait(&smem.kv_full[slot], (done / kSlots) & 1);
+        if (flags & kActive) multiply(acc, p, slot);
+        ring.release(done);
+      }
+      const Piece piece = smem.finished;
+      if (piece.part < 0)
+        write_out(acc, piece.batch, piece.tile);
+      else
+        write_part(acc, piece.part, piece.tile);
+      give_back_p();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void give_back_p() const {
+    __syncwarp();
+    if (lane() == 0) ptx::mbarrier_arrive(&smem.p_empty);
+  }
+
+  __device__ __forceinline__ void multiply(float (&acc)[RowTiles][kColumnTiles][4], const uint32_t (&p)[RowTiles][4],
+                                           int slot) const {
+    const uint32_t v_addr = ptx::smem_addr(smem.kv) + slot * kSlotBytes + (lane() % 16) * kRowPitch + (lane() / 16) * 16 +
+                            column() * 2;
+#pragma unroll
+    for (int n = 0; n < kColumnTiles / 2; ++n) {
+      uint32_t b[4];
+      ptx::ldmatrix_x4_trans(b, v_addr + n * 32);
+#pragma unroll
+      for (int t = 0; t < RowTiles; ++t) {
+        ptx::mma_bf16(acc[t][2 * n], p[t], b[0], b[1]);
+        ptx::mma_bf16(acc[t][2 * n + 1], p[t], b[2], b[3]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void rescale(float (&acc)[RowTiles][kColumnTiles][4]) const {
+#pragma unroll
+    for (int t = 0; t < RowTiles; ++t) {
+      const float upper = smem.alpha[row(t, 0)], lower = smem.alpha[row(t, 1)];
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) {
+        acc[t][n][0] *= upper, acc[t][n][1] *= upper;
+        acc[t][n][2] *= lower, acc[t][n][3] *= lower;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write_out(const float (&acc)[RowTiles][kColumnTiles][4], int batch,
+                                            int tile) const {
+#pragma unroll
+    for (int t = 0; t < RowTiles; ++t) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int r = row(t, h);
+        if (r >= rows_left(tile)) continue;
+        const int global = tile * Tile<RowTiles>::kRows + r;
+        const int node = global / args.num_heads, head = global - node * args.num_heads;
+        const int64_t node_row = static_cast<int64_t>(batch) * shape.num_nodes + node;
+        const float inv = smem.row_inv_sum[r];
+        __nv_bfloat16* to = args.out + node_row * args.out_row_stride + head * args.out_head_stride + column() + quad_lane() * 2;
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n)
+          *reinterpret_cast<__nv_bfloat162*>(to + n * 8) =
+              __floats2bfloat162_rn(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
+        if (args.lse != nullptr && column() == 0 && quad_lane() == 0)
+          args.lse[node_row * args.num_heads + head] = smem.row_lse[r];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write_part(const float (&acc)[RowTiles][kColumnTiles][4], int part, int tile) const {
+#pragma unroll
+    for (int t = 0; t < RowTiles; ++t) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int r = row(t, h);
+        if (r >= rows_left(tile)) continue;
+        const float inv = smem.row_inv_sum[r];
+        const int64_t at = static_cast<int64_t>(part) * Tile<RowTiles>::kRows + r;
+        float* to = args.parts + at * kMlaLatentDim + column() + quad_lane() * 2;
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n)
+          *reinterpret_cast<float2*>(to + n * 8) = make_float2(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
+        if (column() == 0 && quad_lane() == 0) args.parts_lse[at] = smem.row_lse[r];
+      }
+    }
+  }
+};
+
+}  // namespace ddtree::mla
