@@ -6,6 +6,17 @@ an operator; see each for its contract.
 """
 
 from sgl_kernel_ddtree._load import build_info, ensure_loaded
+from sgl_kernel_ddtree.kv_commit import kv_commit
 from sgl_kernel_ddtree.mla_tree_verify import mla_tree_verify, mla_tree_verify_workspace
+from sgl_kernel_ddtree.tree_accept import tree_accept
+from sgl_kernel_ddtree.tree_build import tree_build
 
-__all__ = ["build_info", "ensure_loaded", "mla_tree_verify", "mla_tree_verify_workspace"]
+__all__ = [
+    "build_info",
+    "ensure_loaded",
+    "kv_commit",
+    "mla_tree_verify",
+    "mla_tree_verify_workspace",
+    "tree_accept",
+    "tree_build",
+]
