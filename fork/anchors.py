@@ -33,6 +33,14 @@ def find(scope: Site, anchor: Anchor, within: Anchor | None) -> list[Match]:
     return [match for match in matches if any(_inside(match.site.path, holder) for holder in holders)]
 
 
+def holders(scopes: list[Site], anchor: Anchor, key: str) -> list[Site]:
+    """What may be what the anchor found before it was edited: assignments to its target, or conditions of any kind."""
+    sites = [site for scope in scopes for site in tree.statements(scope)]
+    if key == "assigns":
+        return [small for site in sites for small in _find_assigns(site, anchor[key])]
+    return [holder for site in sites for holder in _conditions(site)]
+
+
 def describe(anchor: Anchor | str) -> str:
     if isinstance(anchor, str):
         return f'"{anchor}"'

@@ -11,8 +11,9 @@ from typing import Any
 
 import libcst as cst
 
+from fork.actions import ACTIONS
+from fork.actions.context import Context
 from fork.config import Config
-from fork.edits import apply_edit
 from fork.errors import EditError, ForkError
 from fork.patches import Patch
 
@@ -50,15 +51,17 @@ class Sources:
     def __init__(self, upstream: Mapping[str, bytes]):
         self.upstream = upstream
         self.modules: dict[str, cst.Module] = {}
-        self.original: dict[str, str] = {}
+        self.marked: set[str] = set()
 
     def module(self, file: str) -> cst.Module:
         if file not in self.modules:
             if file not in self.upstream:
                 near = get_close_matches(file, list(self.upstream), n=3, cutoff=0.7)
                 raise EditError(file, "upstream has no such file", candidates=tuple(near))
-            text = _without_mark(self.upstream[file].decode("utf-8"))
-            self.original[file] = text
+            original = self.upstream[file].decode("utf-8")
+            text = _without_mark(original)
+            if text != original:
+                self.marked.add(file)
             self.modules[file] = cst.parse_module(text)
         return self.modules[file]
 
@@ -110,7 +113,10 @@ def _apply_patch(patch: Patch, sources: Sources, version: str, outcome: Outcome)
             outcome.skipped += 1
             continue
         try:
-            put(edit.file, apply_edit(sources.module(edit.file), edit))
+            module = sources.module(edit.file)
+            context = Context(module, edit, again=edit.file in sources.marked)
+            ACTIONS[edit.action](context)
+            put(edit.file, context.module)
         except EditError as error:
             error.patch, error.index = patch.name, index
             raise

@@ -75,7 +75,8 @@ def replace(module: cst.Module, path: Path, change: Callable[[Any], Any]) -> cst
         items = [*child[:index], *(new if isinstance(new, list) else [new]), *child[index + 1 :]]
         return node.with_changes(**{field: items})
 
-    return rebuild(module, path)
+    result: cst.Module = rebuild(module, path)
+    return result
 
 
 def statements(site: Site, *, into_definitions: bool = True) -> Iterator[Site]:

@@ -31,7 +31,8 @@ def extend_literal(node: cst.BaseExpression, values: list[cst.BaseExpression]) -
 
 
 def extend_dict(node: cst.Dict, key: cst.BaseExpression, value: cst.BaseExpression) -> cst.Dict:
-    return _append(node, cst.DictElement(key, value))
+    extended: cst.Dict = _append(node, cst.DictElement(key, value))
+    return extended
 
 
 def extend_call(node: cst.Call, argument: cst.Arg) -> cst.Call:

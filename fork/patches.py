@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 import tomllib
@@ -121,22 +122,20 @@ def load(path: Path) -> Patch:
 
 
 def _load_codemod(path: Path, text: str, sha256: str) -> Patch:
-    import ast
-
     try:
         module = ast.parse(text, filename=str(path))
     except SyntaxError as error:
         raise PatchFormatError(f"{path}: line {error.lineno}: {error.msg}") from error
-    header = {}
+    header: dict[str, str] = {}
     for node in module.body:
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.targets[0], ast.Name)
             and isinstance(node.value, ast.Constant)
         ):
-            header[node.targets[0].id] = node.value.value
+            header[node.targets[0].id] = str(node.value.value)
     for key in ("WHY", "NEEDS", "RETIRE"):
-        if not isinstance(header.get(key), str) or not header[key].strip():
+        if not header.get(key, "").strip():
             raise PatchFormatError(f'{path}: {key} = "..." is missing or empty')
     return Patch(path.stem, path, sha256, header["WHY"], header["NEEDS"], header["RETIRE"], codemod=text)
 

@@ -41,13 +41,16 @@ def _defined(scope: Site) -> Iterator[tuple[str, Site]]:
 
 
 def assigned_names(site: Site) -> list[str]:
-    names = []
-    for small in tree.small_statements(site):
-        if isinstance(small.node, cst.Assign):
-            names += [target.target.value for target in small.node.targets if isinstance(target.target, cst.Name)]
-        elif isinstance(small.node, cst.AnnAssign) and isinstance(small.node.target, cst.Name):
-            names.append(small.node.target.value)
-    return names
+    return [name for small in tree.small_statements(site) for name in names_assigned_by(small)]
+
+
+def names_assigned_by(small: Site) -> list[str]:
+    """The plain names that a small statement assigns or annotates."""
+    if isinstance(small.node, cst.Assign):
+        return [target.target.value for target in small.node.targets if isinstance(target.target, cst.Name)]
+    if isinstance(small.node, cst.AnnAssign) and isinstance(small.node.target, cst.Name):
+        return [small.node.target.value]
+    return []
 
 
 def _all_symbols(module: cst.Module) -> list[str]:
