@@ -15,6 +15,12 @@ and under ``mismatched/`` drafts that fit no target here, each in one way.
 All weights come from fixed seeds. Every checkpoint is below 10 MB.
 """
 
-from tools.tiny_models.catalog import ModelPair, ensure, ensure_mismatched
+from tools.tiny_models.catalog import (
+    MISMATCHES,
+    PAIRS,
+    ModelPair,
+    ensure,
+    ensure_mismatched,
+)
 
-__all__ = ["ModelPair", "ensure", "ensure_mismatched"]
+__all__ = ["MISMATCHES", "PAIRS", "ModelPair", "ensure", "ensure_mismatched"]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server configuration as a hashable value, and the command line that it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.tiny_models import ModelPair
+
+BACKEND = "ddtree_sm120"
+
+# Small enough that the long prompts are prefilled in several chunks.
+CHUNKED_PREFILL_SIZE = 64
+
+MAX_TOTAL_TOKENS = 8192
+MAX_RUNNING_REQUESTS = 8
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """One way of starting the server. Equal configurations share a process.
+
+    Attributes:
+        pair: name of a tiny model pair, e.g. ``"cycle-mla"``.
+        algorithm: ``--speculative-algorithm``, or None for no speculation.
+        page_size: tokens a KV page.
+    """
+
+    pair: str
+    algorithm: str | None = None
+    page_size: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.pair}-{self.algorithm or 'plain'}-page{self.page_size}"
+
+    def arguments(self, models: ModelPair) -> list[str]:
+        """Arguments of ``sglang serve``, host and port excepted."""
+        return [
+            *("--model-path", str(models.target)),
+            *("--device", "cpu"),
+            *("--attention-backend", BACKEND),
+            # Trees and chains are compared token by token: bf16 rounds them apart.
+            *("--dtype", "float32"),
+            *("--page-size", str(self.page_size)),
+            *("--chunked-prefill-size", str(CHUNKED_PREFILL_SIZE)),
+            *("--max-total-tokens", str(MAX_TOTAL_TOKENS)),
+            *("--max-running-requests", str(MAX_RUNNING_REQUESTS)),
+            *("--mem-fraction-static", "0.1"),
+            "--sleep-on-idle",
+            "--enable-metrics",
+            # Else a tiny model fills its answer with white space, which JSON allows.
+            "--constrained-json-disable-any-whitespace",
+            *self._speculation(models),
+        ]
+
+    def _speculation(self, models: ModelPair) -> list[str]:
+        match self.algorithm:
+            case None:
+                return []
+            case "NGRAM":
+                return [
+                    *("--speculative-algorithm", "NGRAM"),
+                    *("--speculative-num-draft-tokens", "8"),
+                ]
+            case "DFLASH":
+                return [
+                    *("--speculative-algorithm", "DFLASH"),
+                    *("--speculative-draft-model-path", str(models.draft)),
+                    *("--speculative-draft-attention-backend", BACKEND),
+                ]
+        raise ValueError(f"no arguments known for {self.algorithm}")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's own HTTP endpoints, which say more than the OpenAI ones: token ids and acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from harness.process import Server, wait_until
+from harness.prompts import NEW_TOKENS
+
+# A long answer on two busy cores may take its time; a hang must still end the test.
+REQUEST_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Answer of ``/generate``.
+
+    Attributes:
+        ids: the generated token ids, end of text included.
+        finish: ``"stop"`` or ``"length"``.
+        cached: prompt tokens found in the radix cache.
+        accepts: ``accepts[k]`` is how many verify steps accepted k drafts; empty
+            without speculation.
+        logprobs: log-probability of each generated token.
+    """
+
+    ids: list[int]
+    finish: str
+    cached: int
+    accepts: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+def generate(
+    server: Server, ids: Sequence[int], new_tokens: int = NEW_TOKENS, **sampling: Any
+) -> Generation:
+    """Generate from token ids, greedily unless told otherwise."""
+    body = {
+        "input_ids": list(ids),
+        "sampling_params": {"max_new_tokens": new_tokens, "temperature": 0.0, **sampling},
+        "return_logprob": True,
+    }
+    answer = httpx.post(f"{server.url}/generate", json=body, timeout=REQUEST_SECONDS)
+    answer.raise_for_status()
+    reply = answer.json()
+    meta = reply["meta_info"]
+    return Generation(
+        ids=reply["output_ids"],
+        finish=meta["finish_reason"]["type"],
+        cached=meta["cached_tokens"],
+        accepts=meta.get("spec_correct_drafts_histogram", []),
+        logprobs=[entry[0] for entry in meta["output_token_logprobs"]],
+    )
+
+
+def generate_together(
+    server: Server, prompts: Sequence[Sequence[int]], at_once: int, **sampling: Any
+) -> list[Generation]:
+    """Generate from many prompts with ``at_once`` requests in flight; answers in order."""
+    with ThreadPoolExecutor(at_once) as threads:
+        return list(threads.map(lambda ids: generate(server, ids, **sampling), prompts))
+
+
+def load(server: Server) -> dict[str, Any]:
+    """The scheduler's load: running and waiting requests, KV tokens in use."""
+    answer = httpx.get(f"{server.url}/v1/loads", timeout=REQUEST_SECONDS)
+    answer.raise_for_status()
+    return answer.json()["loads"][0]
+
+
+def wait_idle(server: Server) -> None:
+    """Return when the scheduler neither runs nor queues a request."""
+
+    def idle() -> bool:
+        now = load(server)
+        return now["num_running_reqs"] == 0 and now["num_waiting_reqs"] == 0
+
+    wait_until(idle, REQUEST_SECONDS, "idle scheduler")
+
+
+def flush(server: Server) -> None:
+    """Empty the radix cache; fails if the server is not idle."""
+    wait_idle(server)
+    httpx.post(
+        f"{server.url}/flush_cache", timeout=REQUEST_SECONDS
+    ).raise_for_status()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server processes: start, wait, stop, and look at what is left of their group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+# Generous: several servers may be starting at once on two cores.
+START_SECONDS = 240
+STOP_SECONDS = 30
+
+
+class ServerDied(RuntimeError):
+    """The server ended, or did not become healthy in time; carries the end of its log."""
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nothing listens on at present."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(true: Callable[[], bool], seconds: float, what: str) -> None:
+    """Poll ``true`` until it holds; raise TimeoutError naming ``what`` if it never does."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not after {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+class ProcessGroup:
+    """A command that leads its own process group, its output going to one log file.
+
+    Stopping it ends the group, not only the leader, so a test cannot leave a
+    scheduler behind.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environ: Mapping[str, str]
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=dict(environ),
+                start_new_session=True,
+            )
+        self.pgid = self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status of the leader (negative: the signal that ended it); None while it runs."""
+        return self._process.poll()
+
+    def members(self) -> list[psutil.Process]:
+        """Processes of the group that are alive; zombies are not."""
+        self._process.poll()
+        return [p for p in psutil.process_iter() if _in_group(p, self.pgid)]
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the leader to end and return its exit status."""
+        return self._process.wait(seconds)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the leader alone, as a terminal's user or a supervisor might."""
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """End the group: SIGTERM first, SIGKILL for those that stay."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.members():
+                return
+            try:
+                os.killpg(self.pgid, number)
+            except ProcessLookupError:
+                return
+            try:
+                wait_until(lambda: not self.members(), STOP_SECONDS, "end of group")
+            except TimeoutError:
+                continue
+
+    def log_text(self) -> str:
+        """Everything that the group has printed."""
+        return self.log.read_text(errors="replace")
+
+
+def _in_group(process: psutil.Process, pgid: int) -> bool:
+    try:
+        return (
+            os.getpgid(process.pid) == pgid
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
+class Server(ProcessGroup):
+    """An SGLang server on a port of 127.0.0.1."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str],
+        port: int | None = None,
+    ) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [
+            *(sys.executable, "-m", "sglang.launch_server"),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *arguments,
+        ]
+        super().__init__(command, log, environ)
+
+    def wait_ready(self) -> None:
+        """Return when ``/health`` answers 200; raise ServerDied if it never will."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._healthy():
+            if self.exit_status is not None or time.monotonic() > deadline:
+                status = self.exit_status
+                self.stop()
+                reason = f"exit status {status}" if status is not None else "timed out"
+                tail = "\n".join(self.log_text().splitlines()[-40:])
+                raise ServerDied(f"server not ready ({reason}), see {self.log}:\n{tail}")
+            time.sleep(0.2)
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            return False

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In float32, speculative decoding says token for token what plain decoding says.
+
+``random-*`` targets hang on their whole context, so a wrong mask, position or KV row
+shows; ``cycle-*`` targets have an answer that is known without any server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from harness.config import CHUNKED_PREFILL_SIZE, MAX_RUNNING_REQUESTS, ServerConfig
+from harness.generate import Generation, flush, generate, generate_together
+from harness.prompts import (
+    ACCEPTING,
+    NEW_TOKENS,
+    all_prompts,
+    long_prompts,
+    short_prompts,
+    spell,
+    walk,
+)
+
+SPECULATIVE = [
+    ServerConfig(pair, algorithm, page_size)
+    for pair in ("random-mla", "random-gqa")
+    for algorithm in ("NGRAM", "DFLASH")
+    for page_size in (1, 16)
+]
+KNOWN = [
+    ServerConfig("cycle-mla", "DFLASH", page_size=1),
+    ServerConfig("cycle-gqa", "DFLASH", page_size=16),
+]
+
+
+def servers(configs: list[ServerConfig]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("server", configs, indirect=True, ids=str)
+
+
+def differences(
+    got: Mapping[str, Generation], expected: Mapping[str, Generation]
+) -> dict[str, tuple[list[int], list[int]]]:
+    """Prompts that got other tokens, or ended otherwise: name -> (got, expected)."""
+    return {
+        name: (here.ids, expected[name].ids)
+        for name, here in got.items()
+        if (here.ids, here.finish) != (expected[name].ids, expected[name].finish)
+    }
+
+
+@servers(SPECULATIVE)
+def test_one_at_a_time_from_a_cold_cache(server, expected):
+    got = {}
+    for prompt in all_prompts():
+        flush(server)
+        got[prompt.name] = generate(server, prompt.ids)
+        assert got[prompt.name].cached == 0
+    assert not differences(got, expected)
+    accepts = [sum(counts) for counts in zip(*(g.accepts for g in got.values() if g.accepts), strict=True)]
+    # A run that never accepts, or never rejects, would prove little.
+    assert accepts[0] > 0
+    assert sum(accepts[1:]) > 0
+
+
+@servers(SPECULATIVE)
+def test_eight_at_once(server, expected):
+    flush(server)
+    prompts = all_prompts()
+    got = generate_together(server, [p.ids for p in prompts], MAX_RUNNING_REQUESTS)
+    by_name = {p.name: g for p, g in zip(prompts, got, strict=True)}
+    assert not differences(by_name, expected)
+
+
+@servers(SPECULATIVE)
+def test_prompts_found_in_the_radix_cache(server, expected):
+    flush(server)
+    prompts = long_prompts()
+    for prompt in prompts:
+        assert len(prompt.ids) >= CHUNKED_PREFILL_SIZE
+        generate(server, prompt.ids)
+    again = {prompt.name: generate(server, prompt.ids) for prompt in prompts}
+    assert all(g.cached > 0 for g in again.values())
+    assert not differences(again, expected)
+
+
+@servers(SPECULATIVE)
+def test_a_generated_answer_found_in_the_radix_cache(server, expected):
+    """KV rows that a verify committed are as good as those of a prefill."""
+    got = {}
+    for prompt in short_prompts():
+        whole = expected[prompt.name].ids
+        half = len(whole) // 2
+        flush(server)
+        generate(server, prompt.ids)
+        continued = generate(
+            server, [*prompt.ids, *whole[:half]], new_tokens=NEW_TOKENS - half
+        )
+        got[prompt.name] = [*whole[:half], *continued.ids]
+    assert got == {name: expected[name].ids for name in got}
+
+
+@servers(KNOWN)
+def test_answers_known_beforehand(server):
+    flush(server)
+    for prompt in all_prompts():
+        got = generate(server, prompt.ids)
+        assert got.ids == walk(prompt.ids[-1], NEW_TOKENS), prompt.name
+
+
+@servers(KNOWN)
+@pytest.mark.parametrize("drafts", ACCEPTING)
+def test_a_block_accepts_as_many_drafts_as_are_right(server, drafts):
+    # One token comes from the prefill, one more than the accepted drafts from the first block.
+    got = generate(server, spell(ACCEPTING[drafts]), new_tokens=drafts + 2)
+    expected = [0] * len(got.accepts)
+    expected[drafts] = 1
+    assert got.accepts == expected
+
+
+@servers(KNOWN)
+def test_the_end_of_the_context_is_not_overrun(server):
+    """A block that reaches over the model's last position is cut, and the server goes on."""
+    context = 2048
+    ids = spell("def") * (context // 3 - 5)
+    room = context - len(ids)
+    got = generate(server, ids, new_tokens=room - 1)
+    # SGLang keeps the last position or two of a context free.
+    assert room - 2 <= len(got.ids) <= room
+    assert got.ids == walk(ids[-1], len(got.ids))
+    assert got.finish == "length"
+    assert generate(server, spell("a")).ids == walk(spell("a")[0], NEW_TOKENS)
