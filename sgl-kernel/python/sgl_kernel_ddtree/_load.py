@@ -22,11 +22,11 @@ _PACKAGE = Path(__file__).resolve().parent
 _LIB_DIR = _PACKAGE / "lib"
 
 # Targets whose code a card of this compute capability can run, best first. The "a" targets run on their own card only;
-# code for 8.0 and 8.6 also runs on later 8.x.
+# code for 8.0 and 8.6 also runs on later 8.x. The first is what the JIT compiles for.
 _RUNS_ON: dict[tuple[int, int], tuple[str, ...]] = {
     (12, 0): ("120a",),
     (12, 1): ("121a",),
-    (9, 0): ("90",),
+    (9, 0): ("90a",),
     (8, 9): ("89", "86", "80"),
     (8, 6): ("86", "80"),
     (8, 0): ("80",),
@@ -76,19 +76,22 @@ def build_info() -> dict[str, BuildInfo]:
 
 
 def _compile_for(index: int, capability: tuple[int, int], reason: str) -> LoadedLibrary:
-    target = f"sm_{capability[0]}{capability[1]}"
+    target = _RUNS_ON[capability][0]
     if importlib.util.find_spec("sglang") is None:
         raise RuntimeError(
-            f"{reason}. Rebuild with `DDTREE_CUDA_ARCHS={'/'.join(_RUNS_ON[capability])} pip install ./sgl-kernel`, or "
-            "install sglang and nvcc 13, which compile the sources at the first start."
+            f"{reason}. Rebuild with `DDTREE_CUDA_ARCHS={target} pip install ./sgl-kernel`, or install sglang and nvcc 13, "
+            "which compile the sources at the first start."
         )
     from sglang.kernels.jit.utils import load_jit
+    from sglang.kernels.jit.utils.arch import override_jit_cuda_arch
 
     root = source_dir()
-    logger.info("sgl_kernel_ddtree: %s; compiling for %s, once, from %s", reason, target, root)
+    logger.info("sgl_kernel_ddtree: %s; compiling for sm_%s, once, from %s", reason, target, root)
     sources = [p for p in sorted(root.rglob("*")) if not p.relative_to(root).parts[0].startswith("bench_")]
-    define = ["-DDDTREE_CUDA", f"-DDDTREE_ARCHS={_RUNS_ON[capability][0]}"]
-    with torch.cuda.device(index):
+    define = ["-DDDTREE_CUDA", f"-DDDTREE_ARCHS={target}"]
+    # The target of the wheel, not SGLang's own choice (12.0 -> "f"): both must be the code that was tested.
+    suffix = target.lstrip("0123456789")
+    with torch.cuda.device(index), override_jit_cuda_arch(*capability, suffix):
         module = load_jit(
             "ddtree_cuda",
             cpp_files=[str(p) for p in sources if p.name == "binding.cpp" or p.match("common/*.cpp")],
@@ -98,7 +101,7 @@ def _compile_for(index: int, capability: tuple[int, int], reason: str) -> Loaded
             extra_include_paths=[str(root)],
             header_only=False,
         )
-    return LoadedLibrary(module, _read_info(module, "jit cache"), "jit")
+    return LoadedLibrary(module, _read_info(module, "SGLang's JIT cache"), "jit")
 
 
 def _cuda_include_flags() -> list[str]:
@@ -140,14 +143,18 @@ def _load(device_type: str, index: int) -> LoadedLibrary:
     return library
 
 
-def load(device: torch.device) -> tvm_ffi.Module:
-    """The module whose operators run on `device`; loaded (or compiled) on the first call for it, then cached."""
+def _load_for(device: torch.device) -> LoadedLibrary:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"sgl_kernel_ddtree runs on cpu and cuda devices, not on {device}")
     index = 0
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
-    return _load(device.type, index).module
+    return _load(device.type, index)
+
+
+def load(device: torch.device) -> tvm_ffi.Module:
+    """The module whose operators run on `device`; loaded (or compiled) on the first call for it, then cached."""
+    return _load_for(device).module
 
 
 def ensure_loaded(device: torch.device | str) -> BuildInfo:
@@ -155,9 +162,4 @@ def ensure_loaded(device: torch.device | str) -> BuildInfo:
 
     Call it before a server reports ready. Raises RuntimeError when no library serves the device and none can be compiled.
     """
-    device = torch.device(device)
-    load(device)
-    index = 0
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-    return _load(device.type, index).info
+    return _load_for(torch.device(device)).info
