@@ -26,24 +26,30 @@ $(VENV)/.kernel-installed: $(KERNEL_SOURCES) | install
 
 kernel-install: $(VENV)/.kernel-installed ## install the native kernels beside the fork in .venv
 serve test: kernel-install
+TESTS += sgl-kernel/tests
 
 kernel-wheel: $(VENV)/.kernel-tools ## the kernels' wheel, in dist/ (KERNEL_WHEEL_ARCHS=120a,121a,...)
 	@DDTREE_CUDA_ARCHS="$(KERNEL_WHEEL_ARCHS)" $(PY) -m pip wheel --quiet --no-deps -w dist ./sgl-kernel
 	@ls dist/sglang_kernel_ddtree-*.whl
 
-kernel-report: $(VENV)/.kernel-tools ## registers, spills, shared memory and instructions of every kernel; fails on a spill
-	@$(KERNEL_PYTHON) sgl-kernel/tools/report.py $(ARGS)
+# The tests and benchmarks take torch, triton's cuobjdump and the rivals from the installed fork, and the kernels from the
+# in-place build, which is the newer one.
+KERNEL_RUN = PYTHONPATH=$(abspath sgl-kernel/python) $(KERNEL_PYTHON)
 
-test-kernel: kernel ## the kernels' tests that need no card
-	@$(KERNEL_PYTHON) -m pytest sgl-kernel/tests $(ARGS)
+kernel-report: $(VENV)/.kernel-tools install ## registers, spills, shared memory and instructions of every kernel; fails on a spill
+	@$(KERNEL_RUN) sgl-kernel/tools/report.py $(ARGS)
 
-test-kernel-gpu: kernel ## the GPU suite, with a receipt in sgl-kernel/benchmark/results
-	@$(KERNEL_PYTHON) -m pytest sgl-kernel/tests/test_mla_tree_verify_gpu.py \
+test-kernel: kernel install $(VENV)/.tests ## the kernels' tests that need no card
+	@$(KERNEL_RUN) -m pytest sgl-kernel/tests $(ARGS)
+
+test-kernel-gpu: kernel install $(VENV)/.tests ## the GPU suite, with a receipt in sgl-kernel/benchmark/results
+	@$(KERNEL_RUN) -m pytest sgl-kernel/tests/test_mla_tree_verify_gpu.py \
 	  --receipt sgl-kernel/benchmark/results/test_mla_tree_verify_gpu.json $(ARGS)
 
-sanitize-kernel: kernel ## compute-sanitizer: memcheck, racecheck, synccheck
-	@PYTHON=$(KERNEL_PYTHON) sgl-kernel/tests/sanitize.sh
+sanitize-kernel: kernel install ## compute-sanitizer: memcheck, racecheck, synccheck
+	@PYTHON=$(KERNEL_PYTHON) PYTHONPATH=$(abspath sgl-kernel/python) sgl-kernel/tests/sanitize.sh
 
-bench-kernel: $(VENV)/.kernel-tools ## against the floor, SGLang's Triton verify and FlashInfer (ARGS=--quick)
+bench-kernel: $(VENV)/.kernel-tools install ## against the floor, SGLang's Triton verify and FlashInfer (ARGS=--quick)
+	@$(PY) -m pip install --quiet matplotlib
 	@PATH="$(abspath $(VENV))/bin:$$PATH" $(MAKE) --no-print-directory -C sgl-kernel lib BENCH=ON ARCHS="$(KERNEL_ARCHS)" PYTHON=$(KERNEL_PYTHON)
-	@$(KERNEL_PYTHON) sgl-kernel/benchmark/bench_mla_tree_verify.py $(ARGS)
+	@$(KERNEL_RUN) sgl-kernel/benchmark/bench_mla_tree_verify.py $(ARGS)
