@@ -18,14 +18,16 @@ Anchor = dict[str, str]
 
 @dataclass
 class Match:
-    """A statement that an anchor describes; ``found`` holds, for each key of the anchor, the nodes in it that the key found."""
+    """A statement that an anchor describes; ``found`` holds, for each key of the anchor, the nodes in it that
+    the key found."""
 
     site: Site
     found: dict[str, list[Site]] = field(default_factory=dict)
 
 
 def find(scope: Site, anchor: Anchor, within: Anchor | None) -> list[Match]:
-    """The statements in ``scope`` for which all keys of ``anchor`` hold, and which a statement described by ``within`` has in its body."""
+    """The statements in ``scope`` for which all keys of ``anchor`` hold, and which a statement described by
+    ``within`` has in its body."""
     matches = [match for site in tree.statements(scope) if (match := _match(site, anchor))]
     if within is None:
         return matches

@@ -33,7 +33,8 @@ class Outcome:
 
 @dataclass
 class Tree:
-    """The effect on upstream: the new text of each edited file, with the patches that edited it, and the content of each added one."""
+    """The effect on upstream: the new text of each edited file, with the patches that edited it, and the
+    content of each added one."""
 
     edited: dict[str, bytes] = field(default_factory=dict)
     edited_by: dict[str, list[str]] = field(default_factory=dict)
@@ -46,7 +47,10 @@ class Tree:
 
 
 class Sources:
-    """Upstream's files and the trees that the edits have made of them so far. A file is parsed when an edit first needs it."""
+    """Upstream's files and the trees that the edits have made of them so far.
+
+    A file is parsed when an edit first needs it.
+    """
 
     def __init__(self, upstream: Mapping[str, bytes]):
         self.upstream = upstream
@@ -67,7 +71,10 @@ class Sources:
 
 
 def apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: str) -> Tree:
-    """Applies each patch in order. One that fails is recorded in its outcome and leaves no trace; the others are still tried."""
+    """Applies each patch in order.
+
+    One that fails is recorded in its outcome and leaves no trace; the others are still tried.
+    """
     sources = Sources(upstream)
     tree = Tree()
     for patch in patches:
@@ -80,7 +87,8 @@ def apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: s
                 _compile(file, sources.modules[file].code, patch)
         except ForkError as error:
             outcome.error = error
-            sources.modules.update(before)
+            outcome.files.clear()
+            sources.modules = before
             continue
         for file in outcome.files:
             tree.edited_by.setdefault(file, []).append(patch.name)
@@ -106,7 +114,7 @@ def _apply_patch(patch: Patch, sources: Sources, version: str, outcome: Outcome)
         except ForkError:
             raise
         except Exception as error:  # whatever a codemod raises is a failure of that patch, not of this program
-            raise EditError("", f"the codemod failed: {type(error).__name__}: {error}", patch=patch.name) from error
+            raise ForkError(f"{patch.name}: the codemod failed: {type(error).__name__}: {error}") from error
         return
     for index, edit in enumerate(patch.edits, 1):
         if not edit.applies_to(version):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PEP 517 and 660: ``pip install .`` gives the fork's wheel, ``pip install -e .`` one in which an edit of an added file takes effect at once."""
+"""PEP 517 and 660: ``pip install .`` gives the fork's wheel, ``pip install -e .`` one in which an edit of an
+added file takes effect at once."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from fork.errors import ForkError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 1 a check found something, 2 a mistake or something missing, told in one line, 130 interrupted."""
+    """Exit status: 0 done, 1 a check found something, 2 a mistake or something missing, told in one line, 130
+    interrupted."""
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
@@ -124,7 +125,8 @@ def _check(arguments: argparse.Namespace) -> int:
         print(f"\n{error}")
     added = apply.read_added(config, source)
     print(
-        f"\n{len(series) - len(tree.errors)} of {len(series)} patches apply, {len(tree.edited)} files edited, {len(added)} added"
+        f"\n{len(series) - len(tree.errors)} of {len(series)} patches apply, "
+        f"{len(tree.edited)} files edited, {len(added)} added"
     )
     return 1 if tree.errors else 0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Places in a LibCST tree, and changing them without touching anything else.
 
-A ``Path`` leads from a module to a node as (field, index) steps, so one node is replaced by rebuilding only its ancestors. LibCST's own
-transformers visit the whole tree for each change, which is too slow for a series of edits on large files.
+A ``Path`` leads from a module to a node as (field, index) steps, so one node is replaced by rebuilding only its
+ancestors. LibCST's own transformers visit the whole tree for each change, too slow for many edits of large files.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def node_at(module: cst.Module, path: Path) -> Any:
 
 
 def replace(module: cst.Module, path: Path, change: Callable[[Any], Any]) -> cst.Module:
-    """Puts ``change(node)`` where ``node`` is; ``change`` may return a list, which is spliced into the parent's list."""
+    """Puts ``change(node)`` where ``node`` is; ``change`` may return a list, which is spliced into the parent's
+    list."""
 
     def rebuild(node: Any, path: Path) -> Any:
         if not path:
@@ -80,7 +81,8 @@ def replace(module: cst.Module, path: Path, change: Callable[[Any], Any]) -> cst
 
 
 def statements(site: Site, *, into_definitions: bool = True) -> Iterator[Site]:
-    """All statements inside a module, definition or compound statement, in the order of the text, nested ones after the one that holds them."""
+    """All statements inside a module, definition or compound statement, in the order of the text, nested ones
+    after the one that holds them."""
     for field in _BLOCK_FIELDS:
         child = getattr(site.node, field, None)
         if isinstance(child, SUITES):
@@ -159,7 +161,10 @@ def code(node: cst.CSTNode) -> str:
 
 
 def normal(expression: cst.CSTNode | str) -> str:
-    """The text of an expression in one spelling, whatever its quotes, spaces and line breaks. Unparsable text is returned as it is."""
+    """The text of an expression in one spelling, whatever its quotes, spaces and line breaks.
+
+    Unparsable text is returned as it is.
+    """
     text = expression if isinstance(expression, str) else code(expression)
     try:
         return ast.unparse(ast.parse(f"({text}\n)", mode="eval"))

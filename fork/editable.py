@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A development install: the patched tree under ``build/``, our added files as links into the checkout, and a ``.pth`` that leads there."""
+"""A development install: the patched tree under ``build/``, our added files as links into the checkout, and a
+``.pth`` that leads there."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ _PTH = "__editable__.sglang_ddtree.pth"
 
 
 def build(config: Config, upstream: UpstreamWheel, tree: Tree, folder: Path) -> Path:
-    """Lays the tree out and writes the wheel that points to it into ``folder``. A patch that changes needs another run, an added file not."""
+    """Lays the tree out and writes the wheel that points to it into ``folder``.
+
+    A patch that changes needs another run, an added file not.
+    """
     target = config.root / "build" / "editable"
     lay_out(config, upstream, tree, target)
     info = wheel.dist_info(config)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 
 class ForkError(Exception):
-    """Something outside this program is wrong: a file, the network, the machine, a setting. The text says what and how to mend it."""
+    """Something outside this program is wrong: a file, the network, the machine, a setting.
+
+    The text says what and how to mend it.
+    """
 
 
 class PatchFormatError(ForkError):
@@ -30,7 +33,8 @@ class EditError(ForkError):
     index: int = 0
 
     def __str__(self) -> str:
-        where = f"{self.patch}, edit {self.index}: {self.file}" if self.patch else self.file
+        edit = f"{self.patch}, edit {self.index}" if self.index else self.patch
+        where = f"{edit}: {self.file}" if edit else self.file
         if self.symbol:
             where += f", in {self.symbol}"
         if self.anchor:

@@ -27,7 +27,8 @@ def detect_flavour() -> str:
 
 
 def install(config: Config, flavour: str) -> None:
-    """Does nothing when the stamp in this environment fits the inputs; keeps the dependencies when only code of ours changed."""
+    """Does nothing when the stamp in this environment fits the inputs; keeps the dependencies when only code of
+    ours changed."""
     stamp = Path(sysconfig.get_path("purelib")) / ".sglang-ddtree.json"
     wanted = {
         "flavour": flavour,
@@ -45,7 +46,8 @@ def install(config: Config, flavour: str) -> None:
     tree = wheel.make_tree(config, source)
     path = wheel.build(config, source, tree, config.root / "dist")
     print(
-        f"built {path.name} in {time.monotonic() - began:.0f} s: {len(tree.outcomes)} patches, {len(tree.added)} added files",
+        f"built {path.name} in {time.monotonic() - began:.0f} s: "
+        f"{len(tree.outcomes)} patches, {len(tree.added)} added files",
         file=sys.stderr,
     )
     stamp.unlink(missing_ok=True)

@@ -15,12 +15,15 @@ _WRAPPERS = ("list", "tuple", "set", "frozenset")
 
 
 def extend_literal(node: cst.BaseExpression, values: list[cst.BaseExpression]) -> cst.BaseExpression | None:
-    """The literal with those of ``values`` that it lacks added at its end; None if the expression is no such literal."""
+    """The literal with those of ``values`` that it lacks added at its end; None if the expression is no such
+    literal."""
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in _WRAPPERS:
         if not node.args:
             return node.with_changes(args=[cst.Arg(cst.List([cst.Element(value) for value in values]))])
         inner = extend_literal(node.args[0].value, values) if len(node.args) == 1 else None
-        return inner and node.with_changes(args=[node.args[0].with_changes(value=inner)])
+        if inner is None or inner is node.args[0].value:
+            return inner and node
+        return node.with_changes(args=[node.args[0].with_changes(value=inner)])
     if not isinstance(node, (cst.List, cst.Tuple, cst.Set)):
         return None
     present = {tree.normal(element.value) for element in node.elements}
@@ -84,7 +87,8 @@ def _with_closing(node: Any, closing: Any) -> Any:
 
 
 def _separator(items: Any, opening: Any, closing: Any) -> Any:
-    """What goes between the item that was the last and the new one: as between the others, with the comments that stood after the last."""
+    """What goes between the item that was the last and the new one: as between the others, with the comments
+    that stood after the last."""
     model = items[-2].comma.whitespace_after if len(items) > 1 else opening
     if not isinstance(model, cst.ParenthesizedWhitespace):
         return _SPACE

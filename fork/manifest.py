@@ -17,7 +17,8 @@ FORMAT = 1
 
 
 def make(config: Config, upstream: UpstreamWheel, tree: Tree) -> bytes:
-    """JSON with the upstream release and wheel, each patch, each edited file before and after, and each added file, by sha256."""
+    """JSON with the upstream release and wheel, each patch, each edited file before and after, and each added
+    file, by sha256."""
     manifest = {
         "format": FORMAT,
         "version": config.fork_version,

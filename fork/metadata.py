@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites upstream's METADATA: our version, a base that runs on a CPU, and upstream's own list as the extra ``cuda``."""
+"""Rewrites upstream's METADATA: our version, a base that runs on a CPU, and upstream's own list as the extra
+``cuda``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads patch files. ``patches/README.md`` is the description of the format; everything it does not allow is refused here."""
+"""Reads patch files.
+
+``patches/README.md`` is the description of the format; everything it does not allow is refused here.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ class Patch:
 
 
 def load_series(folder: Path) -> list[Patch]:
-    """Every patch of a folder in the order of its number. Raises PatchFormatError for a wrong name, content, or a number used twice."""
+    """Every patch of a folder in the order of its number.
+
+    Raises PatchFormatError for a wrong name, content, or a number used twice.
+    """
     patches: dict[str, Patch] = {}
     for path in sorted(folder.glob("*")):
         if path.name.startswith((".", "_")) or path.suffix == ".md":
@@ -113,7 +119,8 @@ def load(path: Path) -> Patch:
     for key in ("why", "needs", "retire"):
         if not isinstance(data.get(key), str) or not data[key].strip():
             raise PatchFormatError(
-                f"{path}: `{key}` is missing or empty; each patch says why it exists, which test needs it, and what retires it"
+                f"{path}: `{key}` is missing or empty; each patch says why it exists, which test needs it, "
+                "and what retires it"
             )
     if not isinstance(data.get("edit"), list) or not data["edit"]:
         raise PatchFormatError(f"{path}: there is no [[edit]]")

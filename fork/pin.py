@@ -15,7 +15,10 @@ _PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_34_aarch64")
 
 
 def hashes(config: Config, version: str) -> str:
-    """The table for ``upstream.toml``, with each wheel of ``version`` that the registry has. Compare it with what upstream publishes."""
+    """The table for ``upstream.toml``, with each wheel of ``version`` that the registry has.
+
+    Compare it with what upstream publishes.
+    """
     lines = [f'[sha256."{version}"]']
     missing: ForkError | None = None
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from fork.errors import EditError
 
 
 def resolve(module: cst.Module, symbol: str, file: str) -> list[Site]:
-    """Every place that defines the dotted ``symbol``: an ``if``/``else`` may define it twice, a property has a getter and a setter.
+    """Every place that defines the dotted ``symbol``: an ``if``/``else`` may define it twice, a property has two parts.
 
     Raises EditError, with the nearest symbols, when there is none.
     """

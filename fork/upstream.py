@@ -74,7 +74,8 @@ def sha256_of(path: Path) -> str:
 def fetch(config: Config, version: str | None = None) -> UpstreamWheel:
     """The wheel of ``version`` (the pinned release by default) that fits this interpreter and machine.
 
-    Raises ForkError, one line, when the release is not pinned, no wheel of it fits, it cannot be had, or it is not the pinned file.
+    Raises ForkError, one line, when the release is not pinned, no wheel of it fits, it cannot be had, or it is not the
+    pinned file.
     """
     version = version or config.version
     if version not in config.hashes:
@@ -110,7 +111,8 @@ def _fitting(config: Config, version: str) -> str:
         f"Python {platform.python_version()} on {sys.platform} {platform.machine()} ({' '.join(platform.libc_ver())})"
     )
     raise ForkError(
-        f"{config.name} {version} has no wheel for {here}; it needs CPython {', '.join(pythons)} on Linux x86_64 or aarch64 with glibc 2.34 or newer"
+        f"{config.name} {version} has no wheel for {here}; "
+        f"it needs {', '.join(pythons)} on Linux x86_64 or aarch64 with glibc 2.34 or newer"
     )
 
 
@@ -121,13 +123,14 @@ def _download(config: Config, version: str, file: str, expected: str, path: Path
         fetched = Path(folder) / file
         if not fetched.exists():
             raise ForkError(
-                f"the registry gave {', '.join(os.listdir(folder)) or 'nothing'} where {file} is pinned in upstream.toml"
+                f"the registry gave {', '.join(os.listdir(folder)) or 'nothing'}, upstream.toml pins {file}"
             )
         actual = sha256_of(fetched)
         if actual != expected:
             size = fetched.stat().st_size
             raise ForkError(
-                f"{file}: wrong sha256: {actual} ({size} bytes) where upstream.toml pins {expected}; it is truncated or not upstream's, and was not kept"
+                f"{file}: wrong sha256: {actual} ({size} bytes), upstream.toml pins {expected}; "
+                "it is truncated or not upstream's, and was not kept"
             )
         os.replace(fetched, path)
 
@@ -153,9 +156,7 @@ def pip_download(requirement: str, folder: Path, *options: str) -> None:
         return
     said = done.stdout + done.stderr
     if "No module named pip" in said:
-        raise ForkError(
-            f"{sys.executable} has no pip, which fetches upstream's wheel; run it with one that has (`python -m ensurepip`)"
-        )
+        raise ForkError(f"{sys.executable} has no pip, which fetches upstream's wheel; `python -m ensurepip` brings it")
     if "No space left" in said or "Disk quota" in said:
         raise ForkError(f"no space left for {requirement} in {folder.parent}")
     if any(sign in said for sign in _NETWORK_SIGNS):

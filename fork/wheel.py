@@ -75,7 +75,10 @@ def build(config: Config, upstream: UpstreamWheel, tree: Tree, folder: Path) -> 
 def write(
     target: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str] = ()
 ) -> Path:
-    """Writes a wheel with its RECORD. An interrupted build leaves none, a finished one replaces what was there in one step."""
+    """Writes a wheel with its RECORD.
+
+    An interrupted build leaves none, a finished one replaces what was there in one step.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as scratch:

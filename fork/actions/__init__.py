@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an edit may do, one module a kind. Each action finds out first whether it is already there; then it changes nothing."""
+"""What an edit may do, one module a kind.
+
+Each action finds out first whether it is already there; then it changes nothing.
+"""
 
 from __future__ import annotations
 

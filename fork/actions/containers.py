@@ -17,7 +17,8 @@ def append(context: Context) -> None:
         literal = literals.extend_literal(site.node, items)
         if literal is None:
             raise context.fail(f"the value is not a list, tuple, set or frozenset literal but `{short(site.node)}`")
-        context.replace(site.path, lambda node: literal)
+        if literal is not site.node:
+            context.replace(site.path, lambda node: literal)
 
 
 def entry(context: Context) -> None:

@@ -19,9 +19,9 @@ from fork.patches import Edit
 class Context:
     """Finds, reads and replaces for the actions; ``module`` is the file with what they have done so far.
 
-    ``again`` says that the file carries this fork's mark: what an edit would insert may then stand at some distance from its
-    anchor, with the insertions of other edits between. In a fresh file only what stands beside the anchor counts as there,
-    lest an equal statement of upstream's own makes the edit a silent no-op.
+    ``again`` says that the file carries this fork's mark: what an edit would insert may then stand at a distance from its
+    anchor, with the insertions of other edits between. In a fresh file only what stands beside the anchor counts as
+    there, lest an equal statement of upstream's own makes the edit a silent no-op.
     """
 
     def __init__(self, module: cst.Module, edit: Edit, again: bool):
@@ -47,8 +47,8 @@ class Context:
     def matches(self, skip: Callable[[Site], bool] = lambda site: False) -> list[anchors.Match]:
         """The anchored statements but for those that this edit brought itself (``skip``), the last one first.
 
-        A change of one leaves the paths of the following ones valid. Raises EditError for none, or for several unless the
-        edit says ``every``.
+        A change of one leaves the paths of the following ones valid. Raises EditError for none, or for several unless
+        the edit says ``every``.
         """
         assert isinstance(self.edit.at, dict)
         found = {}

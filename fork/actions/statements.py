@@ -30,8 +30,7 @@ def insert(context: Context) -> None:
             continue
         siblings, index = _siblings(context, site)
         beside = siblings[:index][-len(new) :] if is_before else siblings[index + 1 :][: len(new)]
-        nearby = siblings[:index] if is_before else siblings[index + 1 :]
-        if not tree.same_statements(beside, new) and not (context.again and bodies.has_run(nearby, new)):
+        if not tree.same_statements(beside, new) and not (context.again and _stands_nearby(context, site, new)):
             context.replace(site.path, lambda node: [*new, node] if is_before else [node, *new])
 
 
@@ -55,6 +54,13 @@ def _siblings(context: Context, site: Site) -> tuple[list[Any], int]:
     field, index = site.path[-1]
     assert index is not None
     return list(getattr(tree.node_at(context.module, site.path[:-1]), field)), index
+
+
+def _stands_nearby(context: Context, site: Site, new: Sequence[Any]) -> bool:
+    """Whether ``new`` stands among the siblings of a statement, or of a guard that was put around it since."""
+    holders = [site.path[: -2 * (depth + 1)] for depth, _ in enumerate(_sole_holders(context, site))]
+    bodies_around = [_siblings(context, Site(path, None))[0] for path in [site.path, *holders]]
+    return any(bodies.has_run(body, new) for body in bodies_around)
 
 
 def _is_in_run(context: Context, site: Site, new: Sequence[Any]) -> bool:

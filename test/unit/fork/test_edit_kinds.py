@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of edit on sources small enough to read: what comes out, to the letter, and that a second application changes nothing."""
+"""Every kind of edit on sources small enough to read: what comes out, to the letter, and that a second
+application changes nothing."""
 
 import textwrap
 
@@ -137,7 +138,8 @@ CASES = {
     "branch": (
         "def f(a):\n    # which\n    if a.is_b():\n        return 1\n    return 2\n",
         """in = "f"\nat = {tests = ".is_b"}\nbranch = {if = "a.is_c()", do = "return 3"} """,
-        "def f(a):\n    # which\n    if a.is_c():\n        return 3\n    elif a.is_b():\n        return 1\n    return 2\n",
+        "def f(a):\n    # which\n    if a.is_c():\n        return 3\n"
+        "    elif a.is_b():\n        return 1\n    return 2\n",
     ),
     "branch in the middle of a chain": (
         "def f(a):\n    if x:\n        return 1\n    elif y:\n        return 2\n    else:\n        return 3\n",
