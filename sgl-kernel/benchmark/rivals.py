@@ -95,7 +95,7 @@ def triton(p: Problem) -> Calls | str:
 def flashinfer(p: Problem, backend: str) -> Calls | str:
     """FlashInfer's paged MLA attention, causal. "fa2" is the only one of its kernels for sm_120; "fa3" needs Hopper."""
     try:
-        wrapper_class = importlib.import_module("flashinfer.mla").BatchMLAPagedAttentionWrapper
+        wrapper_class = importlib.import_module("flashinfer").BatchMLAPagedAttentionWrapper
     except ImportError as error:
         return f"not importable: {error}"
     device = p.q.device
