@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start-up check that the target's verify applies a tree mask.
+
+A backend that ignores the mask is not seen in its output: it verifies a chain,
+and the tokens are wrong. So, before the first request, a tree of three nodes is
+verified through the very path that serves requests, captured graph included.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Callable, Sequence
+
+import torch
+
+from sglang.kernels.ops.ddtree.tree_build import DraftTree, pack_mask
+
+logger = logging.getLogger(__name__)
+
+# A mask that works leaves rounding; one that is ignored, all of the difference.
+TOLERANCE = 0.25
+
+
+@dataclass(frozen=True)
+class SelfTestResult:
+    """Distances between logits of the second child.
+
+    Attributes:
+        error: between the tree and the chain that holds only its ancestors.
+        contrast: between those two chains, with and without the first child;
+            what ``error`` would be if the mask were read as a chain's.
+    """
+
+    error: float
+    contrast: float
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= TOLERANCE * self.contrast and self.contrast > 0
+
+
+def small_tree(
+    tokens: Sequence[int], parents: Sequence[int], num_nodes: int, device
+) -> DraftTree:
+    """One request's tree of given nodes, padded to ``num_nodes``; prefix length 0."""
+    tree = DraftTree.empty(1, num_nodes, device)
+    sees = torch.eye(num_nodes, dtype=torch.bool)
+    sees[:, 0] = True
+    depths = [0] * num_nodes
+    for node in range(1, len(tokens)):
+        sees[node] |= sees[parents[node]]
+        depths[node] = depths[parents[node]] + 1
+    padding = [0] * (num_nodes - len(tokens))
+    tree.tokens.copy_(torch.tensor([[*tokens, *padding]]))
+    tree.parents.copy_(torch.tensor([[*parents, *(-1 for _ in padding)]]))
+    tree.depths.copy_(torch.tensor([depths]))
+    tree.positions.copy_(tree.depths)
+    tree.mask_words.copy_(pack_mask(sees.unsqueeze(0)))
+    tree.first_child.fill_(-1)
+    tree.next_sibling.fill_(-1)
+    tree.num_nodes.fill_(len(tokens))
+    return tree
+
+
+def run_self_test(
+    verify: Callable[[DraftTree], torch.Tensor],
+    *,
+    num_nodes: int,
+    vocab_size: int,
+    device,
+) -> SelfTestResult:
+    """Compare a two-branch tree with the chains that it stands for.
+
+    Args:
+        verify: logits [N, V] of a tree after an empty prefix.
+        num_nodes: N, at least 3; a smaller tree is a chain.
+    """
+    root, first, second = (token % vocab_size for token in (11, 23, 37))
+    branches = small_tree([root, first, second], [-1, 0, 0], num_nodes, device)
+    ancestors = small_tree([root, second], [-1, 0], num_nodes, device)
+    chain = small_tree([root, first, second], [-1, 0, 1], num_nodes, device)
+    # The ignored-mask reading keeps the positions of the tree.
+    chain.depths[0, 2] = chain.positions[0, 2] = 1
+
+    in_tree = verify(branches)[2].float()
+    alone = verify(ancestors)[1].float()
+    in_chain = verify(chain)[2].float()
+    return SelfTestResult(
+        error=float((in_tree - alone).norm()),
+        contrast=float((in_chain - alone).norm()),
+    )
+
+
+def require_pass(result: SelfTestResult, backend: str, *, dummy_weights: bool) -> None:
+    """Stop the server unless the mask was applied.
+
+    Raises:
+        RuntimeError: the backend did not apply the mask, or the target's output
+            does not depend on its context and nothing can be told.
+    """
+    if result.passed:
+        logger.info(
+            "DDTREE self-test on %s: passed (error %.3g, an ignored mask gives %.3g)",
+            backend,
+            result.error,
+            result.contrast,
+        )
+        return
+    if dummy_weights and result.contrast == 0:
+        logger.warning(
+            "DDTREE self-test on %s: nothing can be told, since with --load-format "
+            "dummy the output does not depend on the context.",
+            backend,
+        )
+        return
+    raise RuntimeError(
+        f"DDTREE self-test: attention backend {backend!r} does not apply a tree mask "
+        f"(error {result.error:.3g}, an ignored mask gives {result.contrast:.3g}), so "
+        "its output would be wrong. Set --attention-backend ddtree_sm120."
+    )
