@@ -15,7 +15,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from harness.config import ServerConfig
+from harness.config import LOGS, MODELS, ServerConfig
 from harness.generate import REQUEST_SECONDS, Generation, flush, generate
 from harness.pool import ServerPool
 from harness.process import Server
@@ -23,9 +23,6 @@ from harness.prompts import all_prompts
 
 from tools.tiny_models import PAIRS, ModelPair, ensure
 
-REPOSITORY = Path(__file__).parents[2]
-MODELS = REPOSITORY / "build" / "tiny-models"
-LOGS = REPOSITORY / "build" / "test-logs"
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,10 @@ from pathlib import Path
 
 from tools.tiny_models import ModelPair
 
+_BUILD = Path(__file__).parents[3] / "build"
+MODELS = _BUILD / "tiny-models"
+LOGS = _BUILD / "test-logs"
+
 BACKEND = "ddtree_sm120"
 
 # Small enough that the long prompts are prefilled in several chunks.

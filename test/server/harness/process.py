@@ -42,9 +42,9 @@ def wait_until(true: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 class ProcessGroup:
-    """A command that leads its own process group, its output going to one log file.
+    """A command that leads its own process group.
 
-    Stopping it ends the group, not only the leader, so a test cannot leave a
+    Standard error goes to ``log``, standard output to a file beside it. Stopping it ends the group, not only the leader, so a test cannot leave a
     scheduler behind.
     """
 
@@ -53,12 +53,12 @@ class ProcessGroup:
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
-        with log.open("wb") as out:
+        with log.with_suffix(".out").open("wb") as out, log.open("wb") as err:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=subprocess.STDOUT,
+                stderr=err,
                 env=dict(environ),
                 start_new_session=True,
             )
@@ -96,8 +96,8 @@ class ProcessGroup:
             except TimeoutError:
                 continue
 
-    def log_text(self) -> str:
-        """Everything that the group has printed."""
+    def errors(self) -> str:
+        """Everything that the group has written to standard error, its log included."""
         return self.log.read_text(errors="replace")
 
 
@@ -138,7 +138,7 @@ class Server(ProcessGroup):
                 status = self.exit_status
                 self.stop()
                 reason = f"exit status {status}" if status is not None else "timed out"
-                tail = "\n".join(self.log_text().splitlines()[-40:])
+                tail = "\n".join(self.errors().splitlines()[-40:])
                 raise ServerDied(f"server not ready ({reason}), see {self.log}:\n{tail}")
             time.sleep(0.2)
 
