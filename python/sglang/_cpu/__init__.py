@@ -12,8 +12,8 @@ __all__ = ["activate"]
 
 
 def activate() -> None:
-    """Set the environment and import hooks of the CPU engine; do nothing when an accelerator is to be used."""
+    """Set the environment and import hooks of the CPU engine; change nothing when an accelerator is to be used."""
     prepare_environment()
+    tolerate_foreign_torchvision()
     if uses_cpu_engine():
-        tolerate_foreign_torchvision()
         provide_sgl_kernel()

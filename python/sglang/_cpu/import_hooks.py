@@ -47,13 +47,16 @@ class _SglKernelFinder(MetaPathFinder):
 
 
 def tolerate_foreign_torchvision() -> None:
-    """Let a torchvision of another build than torch import. Does nothing when the two builds match."""
-    try:
-        builds = {version(package).partition("+")[2] for package in ("torch", "torchvision")}
-    except PackageNotFoundError:
-        return
-    if len(builds) > 1 and "torchvision" not in sys.modules:
+    """Let a torchvision built for CUDA import beside a CPU build of torch; do nothing for any other pair."""
+    if "torchvision" not in sys.modules and _is_cpu_build("torch") and not _is_cpu_build("torchvision"):
         _add_once(_TorchvisionFinder, position=0)
+
+
+def _is_cpu_build(package: str) -> bool:
+    try:
+        return version(package).endswith("+cpu")
+    except PackageNotFoundError:
+        return False
 
 
 def provide_sgl_kernel() -> None:
