@@ -42,7 +42,7 @@ KERNELS = ("ours", "flashinfer_fa2", "flashinfer_fa3", "triton")
 
 
 def parse_filter(text: str) -> dict[str, set[int]]:
-    """"L=23000,L=91000,N=8" -> {"L": {23000, 91000}, "N": {8}}; several values of one letter are alternatives."""
+    """L=23000,L=91000,N=8 becomes {"L": {23000, 91000}, "N": {8}}; several values of one letter are alternatives."""
     wanted: dict[str, set[int]] = {}
     for item in filter(None, text.split(",")):
         letter, _, value = item.partition("=")
@@ -104,7 +104,9 @@ def make_problem(case: dict[str, int], pool: torch.Tensor, page_size: int, l2_by
     )
 
 
-def run_case(case: dict[str, int], pool: torch.Tensor, roofs: dict[str, float], args: argparse.Namespace) -> dict[str, Any]:
+def run_case(
+    case: dict[str, int], pool: torch.Tensor, roofs: dict[str, float], args: argparse.Namespace
+) -> dict[str, Any]:
     p = make_problem(case, pool, args.page_size, args.l2_bytes)
     total = case["L"] + case["N"]
     size, flop = case["B"] * total * 1152, 2 * case["B"] * case["N"] * case["H"] * total * 1088
@@ -138,7 +140,7 @@ def run_case(case: dict[str, int], pool: torch.Tensor, roofs: dict[str, float], 
                 result["error"] = error
             timing = time_graph(calls)
             result["kernels"][name] = {**vars(timing), "error": error}
-        except Exception as reason:  # noqa: BLE001 - a rival that cannot do a case must not end the run
+        except Exception as reason:  # a rival that cannot do a case must not end the run
             if name == "ours":
                 raise
             torch.cuda.synchronize()

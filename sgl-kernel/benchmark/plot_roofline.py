@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws a receipt of bench_mla_tree_verify: each case under the roof that the same run measured.
 
-    python sgl-kernel/benchmark/plot_roofline.py RECEIPT.json [OUT.png]
+python sgl-kernel/benchmark/plot_roofline.py RECEIPT.json [OUT.png]
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
+import matplotlib.pyplot as plt
+import numpy as np
 
 MARKERS = {1024: "v", 5700: "^", 23000: "o", 91000: "s", 131072: "D"}
 RIVALS = {"flashinfer_fa2": ("FlashInfer fa2", "tab:orange"), "flashinfer_fa3": ("FlashInfer fa3", "tab:red"),

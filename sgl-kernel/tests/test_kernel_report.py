@@ -54,9 +54,7 @@ def test_a_spill_and_missing_instructions_are_seen(
     assert "spills" in problems and "200000 bytes of shared memory" in problems and "no LDSM, HMMA" in problems
 
 
-def test_code_that_sm_120_lacks_does_not_pass(
-    tools: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_sm_120_lacks_does_not_pass(tools: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     op = tmp_path / "csrc" / "hopper"
     op.mkdir(parents=True)
     (op / "launch.cu").write_text('__global__ void k() { asm volatile("wgmma.fence.sync.aligned;"); }\n')

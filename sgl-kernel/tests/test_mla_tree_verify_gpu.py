@@ -132,7 +132,10 @@ def test_inputs_are_not_written() -> None:
     inputs = build(Spec([300, 0, -1], 17, 8, 4), DEVICE)
     names = ("q_nope", "q_rope", "kv_pool", "page_table", "prefix_lens", "mask_words")
     # As integers: the poisoned inputs hold NaN, which differs from itself.
-    bits = {name: t.view(torch.int32 if t.element_size() == 4 else torch.int16) for name, t in ((n, getattr(inputs, n)) for n in names)}
+    bits = {
+        name: t.view(torch.int32 if t.element_size() == 4 else torch.int16)
+        for name, t in ((n, getattr(inputs, n)) for n in names)
+    }
     before = {name: value.clone() for name, value in bits.items()}
     inputs.run()
     for name, value in before.items():
@@ -278,7 +281,8 @@ def _ulps(out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("lens", "nodes", "heads"), [([300, 0, 77], 8, 8), ([2000], 64, 8), ([900, 31], 17, 16), ([5700], 16, 8), ([64], 33, 32)]
+    ("lens", "nodes", "heads"),
+    [([300, 0, 77], 8, 8), ([2000], 64, 8), ([900, 31], 17, 16), ([5700], 16, 8), ([64], 33, 32)],
 )
 def test_within_one_ulp_of_triton(lens: list[int], nodes: int, heads: int, record) -> None:
     kernel = triton_kernel()

@@ -159,12 +159,12 @@ def compile_unit(source: Path, arch: str, nvcc: str, cuobjdump: str, facts: dict
     counts = count_instructions(_run(cuobjdump, "-sass", str(cubin)))
     kernels = []
     for (symbol, numbers), name in zip(usage.items(), demangle(list(usage))):
-        smem, tensor_cores = facts[op].get(name, (0, False))
-        if facts[op] and name not in facts[op]:
+        # report.h names one instantiation, or a template for all of them.
+        known = facts[op].get(name) or facts[op].get(name.split("<")[0])
+        if facts[op] and known is None:
             raise RuntimeError(f"{op}: {name} is compiled but not listed in {op}/report.h")
-        kernels.append(
-            Kernel(op, arch, name, dynamic_smem=smem, counts=counts[symbol], tensor_cores=tensor_cores, **numbers)
-        )
+        smem, tensor_cores = known or (0, False)
+        kernels.append(Kernel(op, arch, name, dynamic_smem=smem, counts=counts[symbol], tensor_cores=tensor_cores, **numbers))
     return kernels
 
 
@@ -183,7 +183,8 @@ def collect(archs: list[str]) -> list[Kernel]:
     kernels = [kernel for unit in done for kernel in unit]
     for op, listed in facts.items():
         for name in listed:
-            if absent := [a for a in archs if not any((k.op, k.name, k.arch) == (op, name, a) for k in kernels)]:
+            built = {k.arch for k in kernels if k.op == op and name in (k.name, k.name.split("<")[0])}
+            if absent := [a for a in archs if a not in built]:
                 raise RuntimeError(f"{op}: {name} is listed in report.h but not compiled for {', '.join(absent)}")
     return kernels
 

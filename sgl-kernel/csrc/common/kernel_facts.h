@@ -8,7 +8,7 @@
 namespace ddtree {
 
 struct KernelFacts {
-  const char* name;           // as it appears in the demangled symbol, template arguments included
+  const char* name;           // "kernel<2>" for one instantiation, "kernel" for all of a template
   size_t dynamic_smem_bytes;  // largest dynamic shared memory of a launch
   bool tensor_cores;          // must have ldmatrix, mma and an asynchronous copy in its SASS
 };

@@ -6,21 +6,16 @@
 
 namespace ddtree {
 
-inline size_t largest_scratch(int num_nodes) {
+inline size_t largest_scratch() {
   TreeBuildParams p{};
-  p.num_nodes = num_nodes;
+  p.num_nodes = kTreeMaxNodes;
   p.max_depth = kTreeMaxDepth;
   p.candidates = kTreeMaxCandidates;
-  p.words_per_row = (num_nodes + 31) / 32;
+  p.words_per_row = (kTreeMaxNodes + 31) / 32;
   return TreeScratch::bytes(p);
 }
 
-inline const KernelFacts kKernelFacts[] = {
-    {"tree_build_kernel<1>", largest_scratch(32), false},
-    {"tree_build_kernel<3>", largest_scratch(96), false},
-    {"tree_build_kernel<5>", largest_scratch(160), false},
-    {"tree_build_kernel<9>", largest_scratch(kTreeMaxNodes), false},
-};
+inline const KernelFacts kKernelFacts[] = {{"tree_build_kernel", largest_scratch(), false}};
 
 }  // namespace ddtree
 

@@ -7,7 +7,7 @@ The contract is stated here and nowhere else. B requests, N nodes a request, H h
 |---|---|---|---|
 | out | [B*N, H, 512] | that of q | written whole; strides free as for q |
 | lse | [B*N, H] or None | float32 | natural log of the sum of exp(scaled scores); contiguous |
-| q_nope, q_rope | [B*N, H, 512], [B*N, H, 64] | bfloat16 (CPU twin: also float32) | row and head strides free; a joint q is passed as two views |
+| q_nope, q_rope | [B*N, H, 512], [B*N, H, 64] | bfloat16 (CPU: also float32) | strides free; a joint q is two views |
 | kv_pool | [slots, 576] or [slots, 1, 576] | that of q | the first 512 columns are the value; row stride may exceed 576 |
 | page_table | [B, max_pages] | int32 | token j of request b is row page_table[b, j // page_size] * page_size + j % page_size |
 | prefix_lens | [B] | int32 | committed tokens before the window; 0 is legal; negative marks a padded request |
