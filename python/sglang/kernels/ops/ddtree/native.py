@@ -8,6 +8,8 @@ import importlib
 import logging
 from typing import Callable, Optional
 
+import torch
+
 logger = logging.getLogger(__name__)
 
 
@@ -34,3 +36,25 @@ def native_op(name: str) -> Optional[Callable]:
         )
     logger.info("ddtree %s: sgl_kernel_ddtree (CUDA and C++)", name)
     return op
+
+
+def prepare_native(device: torch.device | str) -> None:
+    """Load, and where it must be compile, the operators of ``device`` now.
+
+    Raises:
+        RuntimeError: a CUDA device without the package. The torch operators are
+            exact there too, but a step would be thousands of launches.
+    """
+    device = torch.device(device)
+    try:
+        package = importlib.import_module("sgl_kernel_ddtree")
+    except ModuleNotFoundError as error:
+        if error.name != "sgl_kernel_ddtree":
+            raise
+        if device.type == "cuda":
+            raise RuntimeError(
+                "DDTREE on CUDA needs the package sglang-kernel-ddtree: "
+                "`pip install ./sgl-kernel` in a checkout."
+            ) from error
+        return
+    package.ensure_loaded(device)

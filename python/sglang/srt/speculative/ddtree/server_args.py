@@ -121,6 +121,16 @@ def _refuse_flags(cfg) -> None:
             "the target's hidden states carry the drafter's features during a verify",
         ),
         (
+            cfg.return_hidden_states_mode is not None,
+            "--return-hidden-states-mode",
+            "the target's hidden states carry the drafter's features during a verify",
+        ),
+        (
+            cfg.disaggregation_mode != "null",
+            "--disaggregation-mode",
+            "the drafter's state is not transferred with the KV cache",
+        ),
+        (
             envs.SGLANG_SIMULATE_ACC_LEN.get() > 0,
             "SGLANG_SIMULATE_ACC_LEN",
             "a simulated acceptance has no path in the tree",

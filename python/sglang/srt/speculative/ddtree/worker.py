@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Optional
 import torch
 
 from sglang.kernels.ops.ddtree.kv_commit import KVRows, kv_commit
+from sglang.kernels.ops.ddtree.native import prepare_native
 from sglang.kernels.ops.ddtree.tree_accept import AcceptedPath, tree_accept
 from sglang.kernels.ops.ddtree.tree_build import DraftTree, tree_build
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
@@ -79,6 +80,7 @@ class DDTreeWorker(DFlashWorkerV2):
             budget=int(spec.speculative_ddtree_budget),
             candidates=int(spec.speculative_ddtree_topk),
         )
+        prepare_native(self.device)
         self.spine = not spec.speculative_ddtree_no_spine
         self.speculative_num_draft_tokens = self.widths.num_nodes
         self._window_offsets = torch.arange(self.widths.window, device=self.device)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DDTREE launch is resolved or refused before a weight is loaded."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from sglang.srt.speculative.ddtree import server_args as handler
+from sglang.srt.speculative.ddtree.budget import TreeWidths
+
+
+@pytest.mark.parametrize(
+    "block,budget,topk,flag",
+    [
+        (8, 0, 8, "--speculative-ddtree-budget"),
+        (8, 257, 8, "--speculative-ddtree-budget"),
+        (8, 32, 0, "--speculative-ddtree-topk"),
+        (8, 32, 65, "--speculative-ddtree-topk"),
+        (1, 32, 8, "--speculative-dflash-block-size"),
+        (65, 32, 8, "--speculative-dflash-block-size"),
+    ],
+)
+def test_widths_out_of_range_name_their_flag(block, budget, topk, flag):
+    with pytest.raises(ValueError, match=flag):
+        TreeWidths(block_size=block, budget=budget, candidates=topk)
+
+
+@pytest.mark.parametrize(
+    "budget,nodes,window,holds", [(1, 2, 8, False), (7, 8, 8, True), (32, 33, 33, True)]
+)
+def test_the_window_covers_the_block_and_the_tree(budget, nodes, window, holds):
+    widths = TreeWidths(block_size=8, budget=budget, candidates=8)
+    assert (widths.num_nodes, widths.window) == (nodes, window)
+    assert widths.holds_greedy_chain is holds
+    assert widths.max_depth == 7
+
+
+def plain_config(**changed):
+    values = dict(
+        speculative_num_draft_tokens=None,
+        enable_unified_memory=False,
+        dcp_size=1,
+        enable_dp_attention=False,
+        enable_two_batch_overlap=False,
+        speculative_draft_window_size=None,
+        speculative_use_block_verification=False,
+        speculative_use_rejection_sampling=False,
+        speculative_accept_threshold_single=1.0,
+        speculative_accept_threshold_acc=1.0,
+        enable_return_hidden_states=False,
+        return_hidden_states_mode=None,
+        disaggregation_mode="null",
+        speculative_attention_mode="prefill",
+    )
+    return SimpleNamespace(**{**values, **changed})
+
+
+@pytest.mark.parametrize(
+    "flag,changed",
+    [
+        ("--speculative-num-draft-tokens", dict(speculative_num_draft_tokens=16)),
+        ("--enable-unified-memory", dict(enable_unified_memory=True)),
+        ("--dcp-size", dict(dcp_size=2)),
+        ("--enable-dp-attention", dict(enable_dp_attention=True)),
+        ("--enable-two-batch-overlap", dict(enable_two_batch_overlap=True)),
+        ("--speculative-draft-window-size", dict(speculative_draft_window_size=512)),
+        (
+            "--speculative-use-block-verification",
+            dict(speculative_use_block_verification=True),
+        ),
+        (
+            "--speculative-use-rejection-sampling",
+            dict(speculative_use_rejection_sampling=True),
+        ),
+        (
+            "--speculative-accept-threshold",
+            dict(speculative_accept_threshold_single=0.9),
+        ),
+        ("--speculative-accept-threshold", dict(speculative_accept_threshold_acc=0.9)),
+        ("--enable-return-hidden-states", dict(enable_return_hidden_states=True)),
+        ("--return-hidden-states-mode", dict(return_hidden_states_mode="last")),
+        ("--disaggregation-mode", dict(disaggregation_mode="decode")),
+    ],
+)
+def test_an_unsupported_flag_is_refused_by_name(flag, changed):
+    handler._refuse_flags(plain_config())
+    with pytest.raises(ValueError, match=flag):
+        handler._refuse_flags(plain_config(**changed))
+
+
+@pytest.mark.parametrize(
+    "recurrent,hybrid_swa,window,message",
+    [
+        (object(), False, None, "recurrent"),
+        (None, True, None, "sliding-window"),
+        (None, False, 4096, "sliding-window"),
+    ],
+)
+def test_an_unsupported_target_is_refused(
+    monkeypatch, recurrent, hybrid_swa, window, message
+):
+    config = SimpleNamespace(
+        hf_config=SimpleNamespace(architectures=["SomeForCausalLM"]),
+        is_hybrid_swa=hybrid_swa,
+        sliding_window_size=window,
+    )
+    monkeypatch.setattr(handler, "model_config_of", lambda args: config)
+    monkeypatch.setattr(handler, "mambaish_config", lambda model_config: recurrent)
+    with pytest.raises(ValueError, match=f"SomeForCausalLM.*{message}"):
+        handler._refuse_target(SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    "prefill,decode,mode,problem",
+    [
+        ("ddtree_sm120", "ddtree_sm120", "prefill", None),
+        ("triton", "triton", "prefill", None),
+        ("flashinfer", "ddtree_sm120", "decode", None),
+        ("flashinfer", "ddtree_sm120", "prefill", "--speculative-attention-mode decode"),
+        ("ddtree_sm120", "flashinfer", "decode", "read it as a chain"),
+        ("flashinfer", "flashinfer", "prefill", "read it as a chain"),
+        ("trtllm_mla", "trtllm_mla", "prefill", "ddtree_sm120, triton"),
+    ],
+)
+def test_verify_goes_to_a_backend_that_holds_a_tree(
+    monkeypatch, prefill, decode, mode, problem
+):
+    monkeypatch.setattr(
+        handler,
+        "resolving_view",
+        lambda args: plain_config(speculative_attention_mode=mode),
+    )
+    monkeypatch.setattr(handler, "resolved_view", lambda args: None)
+    monkeypatch.setattr(
+        handler, "attention_backends_of", lambda cfg: (prefill, decode)
+    )
+    if problem is None:
+        handler._route_verify(SimpleNamespace())
+    else:
+        with pytest.raises(ValueError, match=problem):
+            handler._route_verify(SimpleNamespace())
