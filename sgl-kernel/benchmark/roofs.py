@@ -24,7 +24,7 @@ class Timing:
     calls_per_reading: int
 
 
-def time_graph(calls: list[Callable[[], None]], repeats: int = 12, *, single_shot_above_us: float = 6e4) -> Timing:
+def time_graph(calls: list[Callable[[], None]], repeats: int = 12, *, single_shot_above_us: float = 1e5) -> Timing:
     """Captures `calls` one after another in a graph and times replays; a reading is replay time / len(calls).
 
     Rotating the calls over different pools keeps the L2 cold. Where a replay takes longer than `single_shot_above_us`, one
