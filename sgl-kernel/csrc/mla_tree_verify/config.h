@@ -36,9 +36,12 @@ inline constexpr int kIndexRing = 8;
 // accumulators are almost never rescaled; P then stays below 2^8, which bf16 and the fp32 sums hold without loss.
 inline constexpr float kMaxSlack = 8.f;
 
-// Registers a thread: 168 at entry (launch bounds), moved from the value warps to the score warps.
-inline constexpr int kScoreRegisters = 192;
+// Registers a thread: 168 at entry (launch bounds), moved from the value warps to the score warps. The block cannot have
+// more than it was launched with: a score warp that asks for more waits forever.
+inline constexpr int kEntryRegisters = 168;
+inline constexpr int kScoreRegisters = 184;
 inline constexpr int kValueRegisters = 160;
+static_assert(kScoreWarps * kScoreRegisters + kValueWarps * kValueRegisters <= (kScoreWarps + kValueWarps) * kEntryRegisters);
 
 // RowTiles: m16 tiles of a row group. 2: a tile of 64 rows (node, head), 1: of 32.
 template <int RowTiles>

@@ -15,28 +15,49 @@ namespace {
 
 constexpr int kRowBlock = 16;
 constexpr int kKeyBlock = 32;
-constexpr int kLanes = 16;  // independent partial sums, so that the compiler may vectorise without reordering
+constexpr int kKeyGroup = 4;  // keys that share a load of q
+constexpr int kLanes = 16;    // floats of a vector
+constexpr int kStrip = 4;     // vectors of the output kept in registers
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
+// Sixteen floats in whatever registers the clone has; the second name reads from any float address.
+typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+typedef Lanes UnalignedLanes __attribute__((aligned(sizeof(float))));
+
+// scores[k] = q . keys[k] for `count` keys, rounded up to kKeyGroup: the rows behind the last key hold old numbers.
 DDTREE_VECTOR_CLONES void dot_rows(const float* q, const float* keys, int count, float* scores) {
-  for (int k = 0; k < count; ++k) {
-    const float* key = keys + k * kMlaHeadDim;
-    float lanes[kLanes] = {};
+  for (int k = 0; k < count; k += kKeyGroup) {
+    Lanes sums[kKeyGroup] = {};
     for (int d = 0; d < kMlaHeadDim; d += kLanes) {
-      for (int i = 0; i < kLanes; ++i) lanes[i] += q[d + i] * key[d + i];
+      const Lanes query = *reinterpret_cast<const UnalignedLanes*>(q + d);
+#pragma GCC unroll 4
+      for (int g = 0; g < kKeyGroup; ++g)
+        sums[g] += query * *reinterpret_cast<const UnalignedLanes*>(keys + (k + g) * kMlaHeadDim + d);
     }
-    float sum = 0.f;
-    for (int i = 0; i < kLanes; ++i) sum += lanes[i];
-    scores[k] = sum;
+    for (int g = 0; g < kKeyGroup; ++g) {
+      float sum = 0.f;
+      for (int i = 0; i < kLanes; ++i) sum += sums[g][i];
+      scores[k + g] = sum;
+    }
   }
 }
 
-DDTREE_VECTOR_CLONES void scale_row(float* acc, float factor) {
-  for (int d = 0; d < kMlaLatentDim; ++d) acc[d] *= factor;
-}
-
-DDTREE_VECTOR_CLONES void add_scaled(float* acc, const float* value, float weight) {
-  for (int d = 0; d < kMlaLatentDim; ++d) acc[d] += weight * value[d];
+// acc = acc * factor + sum over n of weights[n] * keys[rows[n]], a strip of columns at a time so that it stays in registers.
+DDTREE_VECTOR_CLONES void add_weighted(float* acc, float factor, const float* keys, const int* rows, const float* weights,
+                                       int count) {
+  for (int d = 0; d < kMlaLatentDim; d += kStrip * kLanes) {
+    Lanes strip[kStrip];
+#pragma GCC unroll 4
+    for (int i = 0; i < kStrip; ++i) strip[i] = factor * *reinterpret_cast<UnalignedLanes*>(acc + d + i * kLanes);
+    for (int n = 0; n < count; ++n) {
+      const float* value = keys + rows[n] * kMlaHeadDim + d;
+#pragma GCC unroll 4
+      for (int i = 0; i < kStrip; ++i)
+        strip[i] += weights[n] * *reinterpret_cast<const UnalignedLanes*>(value + i * kLanes);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kStrip; ++i) *reinterpret_cast<UnalignedLanes*>(acc + d + i * kLanes) = strip[i];
+  }
 }
 
 template <typename T>
@@ -94,20 +115,20 @@ void attend_block(const MlaTreeVerifyParams& p, int request, int first_row, int 
         block_max = std::max(block_max, scores[k]);
       }
       if (block_max == kNegInf) continue;
-      float* acc = s.acc.data() + r * kMlaLatentDim;
-      if (block_max > s.row_max[r]) {
-        const float factor = std::exp(s.row_max[r] - block_max);
-        s.row_sum[r] *= factor;
-        scale_row(acc, factor);
-        s.row_max[r] = block_max;
-      }
+      const float new_max = std::max(s.row_max[r], block_max);
+      const float factor = std::exp(s.row_max[r] - new_max);
+      float weights[kKeyBlock], sum = 0.f;
+      int rows[kKeyBlock], seen = 0;
       for (int k = 0; k < count; ++k) {
-        // A hidden key is skipped, not weighted by zero: its row may hold anything.
+        // A hidden key is left out, not weighted by zero: its row may hold anything.
         if (scores[k] == kNegInf) continue;
-        const float weight = std::exp(scores[k] - s.row_max[r]);
-        s.row_sum[r] += weight;
-        add_scaled(acc, s.keys.data() + k * kMlaHeadDim, weight);
+        rows[seen] = k;
+        weights[seen] = std::exp(scores[k] - new_max);
+        sum += weights[seen++];
       }
+      s.row_max[r] = new_max;
+      s.row_sum[r] = s.row_sum[r] * factor + sum;
+      add_weighted(s.acc.data() + r * kMlaLatentDim, factor, s.keys.data(), rows, weights, seen);
     }
   }
 

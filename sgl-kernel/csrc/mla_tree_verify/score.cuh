@@ -49,7 +49,8 @@ struct ScoreWarp {
     for (int t = 0; t < RowTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = min(first_row + t * 16 + h * 8, shape.num_nodes * args.num_heads - 1);
+        int row = min(first_row + t * 16 + h * 8, shape.num_nodes * args.num_heads - 1);
+        asm volatile("" : "+r"(row));  // one row's addresses at a time: all four at once do not fit beside q
         const int node = row / args.num_heads;
         const int head = row - node * args.num_heads;
         const int64_t node_row = static_cast<int64_t>(batch) * shape.num_nodes + node;
@@ -130,8 +131,6 @@ struct ScoreWarp {
     PieceWalk walk{smem.walk_of[warp]};
     while (walk.next(shape, smem.plan)) {
       const int prefix = shape.keys(piece.batch) - shape.num_nodes;
-      const bool active = piece.tile * Tile<RowTiles>::kRows + group * Tile<RowTiles>::kRowsPerGroup <
-                          shape.num_nodes * args.num_heads;
       uint32_t q[RowTiles][kDimSteps][4];
       load_q(q, piece.batch, piece.tile);
       float row_max[kOwnRows], row_sum[kOwnRows];
@@ -141,6 +140,9 @@ struct ScoreWarp {
       for (; walk.step < walk.end; ++walk.step, ++walk.done) {
         const int slot = walk.done % kSlots;
         ptx::mbarrier_wait(&smem.kv_full[slot], (walk.done / kSlots) & 1);
+        // Read anew each step: there is no register to keep it in.
+        const bool active = piece.tile * Tile<RowTiles>::kRows + group * Tile<RowTiles>::kRowsPerGroup <
+                            shape.num_nodes * args.num_heads;
         float s[RowTiles][2][4] = {};
         if (active) multiply(s, q, slot);
 
