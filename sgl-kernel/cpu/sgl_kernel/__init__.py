@@ -3,7 +3,8 @@
 
 SGLang asks for these names when ``SGLANG_USE_CPU_ENGINE=1`` and no CPU build of ``sgl_kernel`` is published. The names and
 argument orders are SGLang's; every function writes its results in place, as the native ones do, and takes contiguous CPU
-tensors. ``torch.ops.sgl_kernel`` is deliberately left empty: SGLang then keeps its own torch path for linear layers and norms.
+tensors. ``torch.ops.sgl_kernel`` deliberately gets nothing but the hash of seeded sampling, which has no other path: SGLang
+then keeps its own torch path for linear layers and norms.
 """
 
 from sgl_kernel.cache_locs import (
@@ -17,6 +18,7 @@ from sgl_kernel.eagle import (
     rotate_input_ids_cpu,
 )
 from sgl_kernel.kv_cache import copy_all_layer_kv_cache_cpu
+from sgl_kernel.murmur_hash import murmur_hash32_cpu
 from sgl_kernel.sampling import (
     top_k_renorm_prob,
     top_p_renorm_prob,
@@ -34,6 +36,7 @@ __all__ = [
     "copy_all_layer_kv_cache_cpu",
     "fill_accept_out_cache_loc_cpu",
     "fill_bonus_tokens_cpu",
+    "murmur_hash32_cpu",
     "rotate_input_ids_cpu",
     "top_k_renorm_prob",
     "top_p_renorm_prob",
