@@ -26,7 +26,7 @@ def build(config: Config, upstream: UpstreamWheel, tree: Tree, folder: Path) -> 
     lay_out(config, upstream, tree, target)
     info = wheel.dist_info(config)
     files = {**wheel.dist_info_files(config, upstream), _PTH: f"{target}\n".encode()}
-    return wheel.write(folder / wheel.wheel_name(config, upstream), files, files.__getitem__, info)
+    return wheel.write(folder / wheel.wheel_name(config, upstream), files, info)
 
 
 def lay_out(config: Config, upstream: UpstreamWheel, tree: Tree, target: Path) -> None:

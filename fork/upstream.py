@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
 import os
@@ -53,8 +54,10 @@ class UpstreamWheel(Mapping[str, bytes]):
     def __len__(self) -> int:
         return len(self._infos)
 
-    def info(self, file: str) -> zipfile.ZipInfo:
-        return self._infos[file]
+    def record(self) -> dict[str, tuple[str, str]]:
+        """The hash and the size of each file, as the wheel's RECORD has them."""
+        rows = csv.reader(self[f"{self.dist_info}/RECORD"].decode().splitlines())
+        return {file: (digest, size) for file, digest, size in rows}
 
     @property
     def dist_info(self) -> str:

@@ -3,23 +3,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import tempfile
-import zipfile
-from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from fork import manifest, metadata
 from fork.apply import Tree, apply_series, read_added
+from fork.archive import WheelWriter
 from fork.config import Config
 from fork.errors import ForkError
 from fork.patches import load_series
 from fork.upstream import UpstreamWheel, disk_error
 
-#: A zip cannot say less; the date of upstream's build would change with each of its wheels for no gain.
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 _NOTICES = ("NOTICE",)
 
 
@@ -63,19 +58,11 @@ def wheel_name(config: Config, upstream: UpstreamWheel) -> str:
 def build(config: Config, upstream: UpstreamWheel, tree: Tree, folder: Path) -> Path:
     """Writes the wheel into ``folder`` and returns its path."""
     ours = {**package_files(config, upstream, tree), **dist_info_files(config, upstream)}
-    theirs = [file for file in upstream if not file.startswith(f"{upstream.dist_info}/") and file not in ours]
-
-    def content(file: str) -> bytes:
-        return ours[file] if file in ours else upstream[file]
-
-    executable = {file for file in upstream if upstream.info(file).external_attr >> 16 & 0o111}
-    return write(folder / wheel_name(config, upstream), {*ours, *theirs}, content, dist_info(config), executable)
+    return write(folder / wheel_name(config, upstream), ours, dist_info(config), upstream)
 
 
-def write(
-    target: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str] = ()
-) -> Path:
-    """Writes a wheel with its RECORD.
+def write(target: Path, ours: dict[str, bytes], info: str, upstream: UpstreamWheel | None = None) -> Path:
+    """Writes a wheel of ``ours`` and of all else that ``upstream`` has in its package.
 
     An interrupted build leaves none, a finished one replaces what was there in one step.
     """
@@ -83,40 +70,24 @@ def write(
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as scratch:
             unfinished = Path(scratch) / target.name
-            _write(unfinished, files, content, info, executable)
+            _write(unfinished, ours, info, upstream)
             os.replace(unfinished, target)
     except OSError as error:
         raise disk_error(error, target.parent, "choose another folder with --out") from error
     return target
 
 
-def _write(
-    path: Path, files: Iterable[str], content: Callable[[str], bytes], info: str, executable: Collection[str]
-) -> None:
-    record = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        # dist-info last, as the wheel specification recommends.
-        for file in sorted(files, key=lambda file: (file.startswith(f"{info}/"), file)):
-            data = content(file)
-            _add(archive, file, data, 0o755 if file in executable else 0o644)
-            record.append(f"{_quoted(file)},sha256={_record_hash(data)},{len(data)}\n")
-        _add(archive, f"{info}/RECORD", "".join([*record, f"{info}/RECORD,,\n"]).encode(), 0o644)
-
-
-def _add(wheel: zipfile.ZipFile, file: str, content: bytes, mode: int) -> None:
-    info = zipfile.ZipInfo(file, _EPOCH)
-    info.create_system = 3
-    info.external_attr = (0o100000 | mode) << 16
-    info.compress_type = zipfile.ZIP_DEFLATED
-    wheel.writestr(info, content, compresslevel=6)
-
-
-def _record_hash(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-
-
-def _quoted(file: str) -> str:
-    return f'"{file}"' if "," in file else file
+def _write(path: Path, ours: dict[str, bytes], info: str, upstream: UpstreamWheel | None) -> None:
+    recorded = upstream.record() if upstream else {}
+    theirs = [file for file in upstream or () if upstream and not file.startswith(f"{upstream.dist_info}/")]
+    # dist-info last, as the wheel specification recommends.
+    files = sorted({*ours, *theirs}, key=lambda file: (file.startswith(f"{info}/"), file))
+    with WheelWriter(path, info) as writer:
+        for file in files:
+            if file in ours or upstream is None:
+                writer.add(file, ours[file])
+            else:
+                writer.copy(upstream.zip, file, recorded[file])
 
 
 def _wheel_file(theirs: str) -> bytes:

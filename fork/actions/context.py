@@ -19,7 +19,7 @@ from fork.patches import Edit
 class Context:
     """Finds, reads and replaces for the actions; ``module`` is the file with what they have done so far.
 
-    ``again`` says that the file carries this fork's mark: what an edit would insert may then stand at a distance from its
+    ``again`` says that the file carries this fork's mark: what an edit would insert may then stand some way off its
     anchor, with the insertions of other edits between. In a fresh file only what stands beside the anchor counts as
     there, lest an equal statement of upstream's own makes the edit a silent no-op.
     """
