@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from sgl_kernel_ddtree import mla_tree_verify, mla_tree_verify_workspace
 from sgl_kernel_ddtree.reference.mla_tree_verify import pack_mask
+from triton_verify import LATENT_DIM, MODULE, triton_call, triton_kernel
 
-LATENT_DIM = 512
 SM_SCALE = 192**-0.5
 
 
@@ -54,42 +54,12 @@ def ours(p: Problem) -> Calls:
 
 
 def triton(p: Problem) -> Calls | str:
-    """SGLang's verify attention of the Triton backend, with the custom mask that it is given there."""
-    try:
-        kernel = importlib.import_module("sglang.kernels.ops.attention.extend_attention").extend_attention_fwd
-    except ImportError as error:
-        return f"not importable: {error}"
-    device, rows = p.q.device, p.batch * p.nodes
-    step = torch.arange(p.batch + 1, device=device)
-    tree = torch.ones(p.nodes, p.nodes, dtype=torch.bool, device=device).tril()
-    mask = torch.cat([tree.new_ones(p.nodes, p.length), tree], 1).reshape(-1).repeat(p.batch)
-    prefix = p.slots[:, : p.length].reshape(-1).long()
-    window = p.slots[:, p.length :].reshape(-1).long()
-
-    def call(pool: torch.Tensor) -> Callable[[], None]:
-        pool = pool.unsqueeze(1)
-        keys = pool[window]
-        arguments = (
-            p.q,
-            keys,
-            keys[..., :LATENT_DIM],
-            p.out,
-            pool,
-            pool[..., :LATENT_DIM],
-            (step * p.nodes).int(),
-            (step * p.length).int(),
-            prefix,
-            mask,
-            False,
-            step * (p.nodes * (p.length + p.nodes)),
-            p.nodes,
-            1.0,
-            1.0,
-        )
-        return lambda: kernel(*arguments, sm_scale=SM_SCALE)
-
-    assert rows == p.q.shape[0]
-    return [call(pool) for pool in p.pools]
+    """SGLang's verify attention of the Triton backend, on two of the pools: at milliseconds a call it evicts them itself."""
+    kernel = triton_kernel()
+    if kernel is None:
+        return f"{MODULE} is not importable"
+    trees = torch.ones(p.nodes, p.nodes, dtype=torch.bool, device=p.q.device).tril().expand(p.batch, -1, -1)
+    return [triton_call(kernel, p.q, pool, list(p.slots), trees, SM_SCALE, p.out) for pool in p.pools[:2]]
 
 
 def flashinfer(p: Problem, backend: str) -> Calls | str:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "benchmark")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "benchmark"), str(HERE.parent.parent / "benchmark")]
 if importlib.util.find_spec("sgl_kernel_ddtree") is None:
     sys.path.insert(0, str(HERE.parent / "python"))
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import Errors, Inputs, Spec, build, errors_of, fill_requests
-from triton_rival import MODULE, triton_call, triton_kernel
+from cases import SM_SCALE, Errors, Inputs, Spec, build, errors_of, fill_requests
+from sgl_kernel_ddtree.reference.mla_tree_verify import slots_of, unpack_mask
+from triton_verify import MODULE, triton_call, triton_kernel
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA card", allow_module_level=True)
@@ -290,8 +291,9 @@ def test_within_one_ulp_of_triton(lens: list[int], nodes: int, heads: int, recor
         pytest.skip(f"{MODULE} is not importable: install the pinned sglang to compare")
     inputs = build(Spec(lens, nodes, heads, seed=nodes), DEVICE)
     inputs.run()
-    call, theirs = triton_call(inputs, kernel)
-    call()
+    q, theirs = torch.cat([inputs.q_nope, inputs.q_rope], -1), torch.empty_like(inputs.out)
+    tokens = [slots_of(inputs.page_table, r, n + nodes, 1) for r, n in enumerate(lens)]
+    triton_call(kernel, q, inputs.kv_pool, tokens, unpack_mask(inputs.mask_words, nodes), SM_SCALE, theirs)()
     ref, _ = inputs.reference(torch.float32)
     # Triton must agree with the reference too, or its arguments here are wrong.
     assert float((theirs.float() - ref).norm() / ref.norm()) <= LIMIT
