@@ -75,6 +75,13 @@ def apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: s
 
     One that fails is recorded in its outcome and leaves no trace; the others are still tried.
     """
+    try:
+        return _apply_series(upstream, patches, version, check_each=False)
+    except SyntaxError:  # rare, so only now is it worth its time to find out which patch breaks the file
+        return _apply_series(upstream, patches, version, check_each=True)
+
+
+def _apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: str, *, check_each: bool) -> Tree:
     sources = Sources(upstream)
     tree = Tree()
     for patch in patches:
@@ -83,8 +90,8 @@ def apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: s
         before = dict(sources.modules)
         try:
             _apply_patch(patch, sources, version, outcome)
-            for file in outcome.files:
-                _compile(file, sources.modules[file].code, patch)
+            for file in outcome.files if check_each else []:
+                _check(file, sources.modules[file].code, patch)
         except ForkError as error:
             outcome.error = error
             outcome.files.clear()
@@ -93,7 +100,9 @@ def apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: s
         for file in outcome.files:
             tree.edited_by.setdefault(file, []).append(patch.name)
     for file, names in tree.edited_by.items():
-        tree.edited[file] = _marked(sources.modules[file].code, names).encode("utf-8")
+        text = _marked(sources.modules[file].code, names)
+        compile(text, file, "exec", dont_inherit=True)
+        tree.edited[file] = text.encode("utf-8")
     return tree
 
 
@@ -131,7 +140,7 @@ def _apply_patch(patch: Patch, sources: Sources, version: str, outcome: Outcome)
         outcome.edits += 1
 
 
-def _compile(file: str, text: str, patch: Patch) -> None:
+def _check(file: str, text: str, patch: Patch) -> None:
     try:
         compile(text, file, "exec", dont_inherit=True)
     except SyntaxError as error:

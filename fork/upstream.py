@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 
 from packaging.tags import sys_tags
@@ -59,7 +60,7 @@ class UpstreamWheel(Mapping[str, bytes]):
         rows = csv.reader(self[f"{self.dist_info}/RECORD"].decode().splitlines())
         return {file: (digest, size) for file, digest, size in rows}
 
-    @property
+    @cached_property
     def dist_info(self) -> str:
         return next(file.partition("/")[0] for file in self if file.endswith(".dist-info/WHEEL"))
 
