@@ -23,10 +23,20 @@ from harness.prompts import (
 )
 
 SPECULATIVE = [
-    ServerConfig(pair, algorithm, page_size)
-    for pair in ("random-mla", "random-gqa")
-    for algorithm in ("NGRAM", "DFLASH")
-    for page_size in (1, 16)
+    *(
+        ServerConfig(pair, algorithm, page_size)
+        for pair in ("random-mla", "random-gqa")
+        for algorithm in ("NGRAM", "DFLASH")
+        for page_size in (1, 16)
+    ),
+    # Narrower than the draft's block, wider, and wider than a mask word or two.
+    ServerConfig("random-mla", "DDTREE", page_size=1, budget=1),
+    ServerConfig("random-mla", "DDTREE", page_size=16, budget=8),
+    ServerConfig("random-mla", "DDTREE", page_size=64, budget=32),
+    ServerConfig("random-mla", "DDTREE", page_size=1, budget=64),
+    ServerConfig("random-gqa", "DDTREE", page_size=64, budget=1),
+    ServerConfig("random-gqa", "DDTREE", page_size=1, budget=32),
+    ServerConfig("random-gqa", "DDTREE", page_size=16, budget=64),
 ]
 KNOWN = [
     ServerConfig("cycle-mla", "DFLASH", page_size=1),

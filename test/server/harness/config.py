@@ -29,14 +29,21 @@ class ServerConfig:
         pair: name of a tiny model pair, e.g. ``"cycle-mla"``.
         algorithm: ``--speculative-algorithm``, or None for no speculation.
         page_size: tokens a KV page.
+        budget: DDTREE's nodes a tree; the default of the flag if None.
+        options: further arguments, last on the command line.
     """
 
     pair: str
     algorithm: str | None = None
     page_size: int = 1
+    budget: int | None = None
+    options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.pair}-{self.algorithm or 'plain'}-page{self.page_size}"
+        name = f"{self.pair}-{self.algorithm or 'plain'}-page{self.page_size}"
+        if self.budget is not None:
+            name += f"-budget{self.budget}"
+        return name + "".join(self.options).replace("/", "_").replace("--", "-")
 
     def arguments(self, models: ModelPair) -> list[str]:
         """Arguments of ``sglang serve``, host and port excepted."""
@@ -56,6 +63,7 @@ class ServerConfig:
             # Else a tiny model fills its answer with white space, which JSON allows.
             "--constrained-json-disable-any-whitespace",
             *self._speculation(models),
+            *self.options,
         ]
 
     def _speculation(self, models: ModelPair) -> list[str]:
@@ -67,10 +75,12 @@ class ServerConfig:
                     *("--speculative-algorithm", "NGRAM"),
                     *("--speculative-num-draft-tokens", "8"),
                 ]
-            case "DFLASH":
+            case "DFLASH" | "DDTREE":
+                budget = [] if self.budget is None else ["--speculative-ddtree-budget", str(self.budget)]
                 return [
-                    *("--speculative-algorithm", "DFLASH"),
+                    *("--speculative-algorithm", self.algorithm),
                     *("--speculative-draft-model-path", str(models.draft)),
                     *("--speculative-draft-attention-backend", BACKEND),
+                    *budget,
                 ]
         raise ValueError(f"no arguments known for {self.algorithm}")

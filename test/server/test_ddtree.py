@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DDTREE: what a tree can break that a chain cannot. The shared lossless tests run it too."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from harness.config import MAX_RUNNING_REQUESTS, ServerConfig
+from harness.generate import (
+    REQUEST_SECONDS,
+    flush,
+    generate,
+    generate_together,
+    load,
+    wait_idle,
+)
+from harness.process import Server
+from harness.prompts import NEW_TOKENS, all_prompts, encode, short_prompts, spell, walk
+
+from tools.tiny_models.tokenizer import EOS_ID
+
+RANDOM = ServerConfig("random-mla", "DDTREE", page_size=16, budget=8)
+CYCLE = ServerConfig("cycle-mla", "DDTREE", page_size=1, budget=64)
+# A pool that eight growing requests overrun.
+CROWDED = ServerConfig(
+    "random-gqa",
+    "DDTREE",
+    page_size=1,
+    budget=32,
+    options=("--max-total-tokens", "900", "--schedule-conservativeness", "0.1"),
+)
+# The nightly run takes the full thousand.
+MIXED_REQUESTS = int(os.environ.get("DDTREE_MIXED_REQUESTS", "200"))
+
+
+def servers(*configs: ServerConfig) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("server", configs, indirect=True, ids=str)
+
+
+def post(server: Server, **body) -> dict:
+    answer = httpx.post(f"{server.url}/generate", json=body, timeout=REQUEST_SECONDS)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def steps(accepts: list[int]) -> int:
+    return sum(accepts)
+
+
+@servers(RANDOM, CYCLE)
+def test_logprobs_are_those_of_plain_decoding(server, expected):
+    flush(server)
+    for prompt in short_prompts():
+        got = generate(server, prompt.ids)
+        assert got.logprobs == pytest.approx(
+            expected[prompt.name].logprobs, rel=1e-4, abs=1e-4
+        ), prompt.name
+
+
+@servers(RANDOM, CYCLE)
+def test_top_logprobs_belong_to_the_emitted_token(server):
+    reply = post(
+        server,
+        input_ids=list(encode("hello world")),
+        sampling_params={"temperature": 0, "max_new_tokens": 24},
+        return_logprob=True,
+        top_logprobs_num=3,
+    )
+    tops = reply["meta_info"]["output_top_logprobs"]
+    assert len(tops) == len(reply["output_ids"]) == 24
+    for token, top in zip(reply["output_ids"], tops, strict=True):
+        assert top[0][1] == token  # greedy: the best is the one that was said
+
+
+@pytest.mark.parametrize("pair", ["random-mla", "cycle-mla"])
+def test_no_prompt_needs_more_steps_than_dflash(pool, pair):
+    """Over the prompt set; the walk's own guarantee, from one state, is a unit test."""
+    counts = {}
+    for algorithm in ("DFLASH", "DDTREE"):
+        running = pool.get(ServerConfig(pair, algorithm), ahead=False)
+        flush(running)
+        counts[algorithm] = [
+            steps(generate(running, prompt.ids).accepts) for prompt in all_prompts()
+        ]
+    assert sum(counts["DDTREE"]) < sum(counts["DFLASH"])
+
+
+@servers(CYCLE)
+@pytest.mark.parametrize("length", range(1, 24))
+def test_a_length_limit_inside_an_accepted_path(server, length):
+    """Whatever the step accepts, exactly the tokens asked for come out."""
+    ids = spell("efdefd")
+    got = generate(server, ids, new_tokens=length)
+    assert got.ids == walk(ids[-1], length)
+    assert got.finish == "length"
+
+
+@servers(CYCLE)
+def test_end_of_text_inside_an_accepted_path(server):
+    # The draft expects what came six tokens earlier: here 9, the end, and more beyond.
+    ids = [*spell("9"), EOS_ID, *spell("aaa8")]
+    got = generate(server, ids)
+    assert got.ids == walk(ids[-1], NEW_TOKENS) == [*spell("9"), EOS_ID]
+    assert got.finish == "stop"
+    # The first token is the prefill's, so the end is an accepted draft or the bonus.
+    assert steps(got.accepts) == 1
+    flush(server)
+    assert load(server)["num_used_tokens"] == 0
+
+
+@servers(CYCLE)
+@pytest.mark.parametrize("stop", ["d", "fd", "efde"])
+def test_a_stop_string_inside_an_accepted_path(server, stop):
+    reply = post(
+        server,
+        input_ids=list(spell("efdefd")),
+        sampling_params={"temperature": 0, "max_new_tokens": 40, "stop": [stop]},
+    )
+    assert reply["meta_info"]["finish_reason"]["type"] == "stop"
+    assert reply["meta_info"]["finish_reason"]["matched"] == stop
+    said = "efd" * 20
+    assert reply["text"] == said[: said.index(stop)]
+
+
+@servers(CYCLE)
+def test_the_context_is_used_to_its_last_token(server):
+    context = 2048
+    ids = spell("def") * (context // 3 - 5)
+    room = context - len(ids)
+    got = generate(server, ids, new_tokens=room - 1)
+    assert room - 2 <= len(got.ids) <= room
+    assert got.ids == walk(ids[-1], len(got.ids))
+    # A window past the row's end would have written into the next request's row.
+    neighbours = [spell("def") * (context // 3 - 5), *(spell(c) for c in "abk0")]
+    with ThreadPoolExecutor(len(neighbours)) as threads:
+        answers = threads.map(lambda p: generate(server, p, new_tokens=12), neighbours)
+    for prompt, answer in zip(neighbours, answers, strict=True):
+        assert answer.ids == walk(prompt[-1], 12)
+
+
+@servers(RANDOM)
+def test_requests_that_end_in_the_same_step(server, expected):
+    flush(server)
+    prompt = next(p for p in short_prompts() if len(p.ids) > 5)
+    whole = expected[prompt.name].ids
+    got = generate_together(server, [prompt.ids] * 8, MAX_RUNNING_REQUESTS)
+    assert all(answer.ids == whole for answer in got)
+
+
+@servers(RANDOM)
+def test_aborts_during_a_verify_leave_the_others_right(server, expected):
+    flush(server)
+    prompts = short_prompts()
+    draw = random.Random(3)
+
+    def ask(index: int):
+        prompt = prompts[index % len(prompts)]
+        if index % 2 == 0:
+            return prompt.name, generate(server, prompt.ids).ids
+        body = {
+            "input_ids": list(prompt.ids),
+            "sampling_params": {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True},
+            "stream": True,
+        }
+        url = f"{server.url}/generate"
+        with httpx.stream("POST", url, json=body, timeout=REQUEST_SECONDS) as stream:
+            for seen, _ in enumerate(stream.iter_lines()):
+                if seen > draw.randrange(1, 9):
+                    break
+        return None
+
+    with ThreadPoolExecutor(MAX_RUNNING_REQUESTS) as threads:
+        answers = list(filter(None, threads.map(ask, range(40))))
+    for name, ids in answers:
+        assert ids == expected[name].ids, name
+    flush(server)
+    assert load(server)["num_used_tokens"] == 0
+
+
+@servers(CROWDED)
+def test_retracted_requests_say_the_same(server):
+    flush(server)
+    prompts = [p.ids for p in short_prompts()][:8]
+    alone = [generate(server, ids, new_tokens=140, ignore_eos=True).ids for ids in prompts]
+    flush(server)
+
+    def ask(ids) -> dict:
+        return post(
+            server,
+            input_ids=list(ids),
+            sampling_params={"temperature": 0, "max_new_tokens": 140, "ignore_eos": True},
+        )
+
+    with ThreadPoolExecutor(8) as threads:
+        replies = list(threads.map(ask, prompts))
+    retractions = sum(reply["meta_info"]["num_retractions"] for reply in replies)
+    assert retractions > 0  # or the pool was not crowded
+    assert [reply["output_ids"] for reply in replies] == alone
+    flush(server)
+    assert load(server)["num_used_tokens"] == 0
+
+
+@servers(RANDOM)
+def test_no_slot_is_lost_over_many_mixed_requests(server, expected):
+    flush(server)
+    prompts = all_prompts()
+    draw = random.Random(1)
+    plans = [
+        (draw.choice(prompts), draw.choice((1, 2, 7, 40)), draw.choice((0.0, 0.0, 0.8)))
+        for _ in range(MIXED_REQUESTS)
+    ]
+
+    def ask(plan) -> list[int]:
+        prompt, tokens, temperature = plan
+        return generate(server, prompt.ids, tokens, temperature=temperature).ids
+
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(ask, plans))
+    for (prompt, tokens, temperature), ids in zip(plans, answers, strict=True):
+        if temperature == 0:
+            assert ids == expected[prompt.name].ids[:tokens], prompt.name
+    wait_idle(server)
+    flush(server)
+    now = load(server)
+    assert now["num_used_tokens"] == 0
+
+
+@servers(RANDOM)
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "sampling", [{}, {"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}], ids=str
+)
+def test_a_seeded_sample_is_the_one_of_plain_decoding(pool, server, sampling, seed):
+    """The draw at a node is keyed by seed and position, so the tokens are the same."""
+    options = ("--enable-deterministic-inference",)
+    asked = {"temperature": 1.0, "sampling_seed": seed, **sampling}
+    answers = []
+    for config in (
+        ServerConfig("random-mla", options=options),
+        ServerConfig("random-mla", "DDTREE", budget=32, options=options),
+    ):
+        running = pool.get(config, ahead=False)
+        answers.append(
+            [generate(running, prompt.ids, 12, **asked).ids for prompt in short_prompts()[:5]]
+        )
+    assert answers[0] == answers[1]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "ok": {"type": "boolean"},
+        "kind": {"enum": ["fox", "dog", "tree"]},
+        "n": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["name", "ok", "kind", "n"],
+    "additionalProperties": False,
+}
+
+
+@servers(RANDOM)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_schema_is_kept_by_every_answer(server, temperature):
+    draw = random.Random(int(temperature))
+    prompts = [
+        [*draw.choice(all_prompts()).ids[-40:], draw.randrange(10, 200)] for _ in range(100)
+    ]
+
+    def ask(ids: list[int]) -> dict:
+        return post(
+            server,
+            input_ids=ids,
+            sampling_params={
+                "temperature": temperature,
+                "max_new_tokens": 120,
+                "json_schema": json.dumps(SCHEMA),
+            },
+        )
+
+    with ThreadPoolExecutor(MAX_RUNNING_REQUESTS) as threads:
+        replies = list(threads.map(ask, prompts))
+    accepted = 0
+    for reply in replies:
+        value = json.loads(reply["text"])
+        assert set(value) == set(SCHEMA["required"])
+        assert isinstance(value["name"], str) and isinstance(value["ok"], bool)
+        assert value["kind"] in ("fox", "dog", "tree") and 0 <= value["n"] <= 99
+        accepted += reply["meta_info"]["spec_num_correct_drafts"]
+    assert accepted > 0
+
+
+@servers(RANDOM)
+def test_an_answer_reports_its_trees(server):
+    reply = post(
+        server,
+        input_ids=list(encode("hello world")),
+        sampling_params={"temperature": 0, "max_new_tokens": 30, "ignore_eos": True},
+    )
+    meta = reply["meta_info"]
+    histogram = meta["spec_correct_drafts_histogram"]
+    accepted = sum(depth * count for depth, count in enumerate(histogram))
+    assert sum(histogram) == meta["spec_verify_ct"]
+    assert accepted == meta["spec_num_correct_drafts"]
+    assert meta["spec_tree_budget"] == RANDOM.budget
+    assert 0 < meta["spec_tree_nodes"] <= RANDOM.budget
+    assert meta["spec_accept_rate"] == pytest.approx(accepted / (7 * sum(histogram)))
+    assert meta["spec_accept_length"] == pytest.approx(30 / sum(histogram))
+    text = httpx.get(f"{server.url}/metrics", timeout=REQUEST_SECONDS).text
+    for name in ("spec_accepted_depth_bucket", "spec_tree_nodes", "spec_accept_rate"):
+        assert f"sglang:{name}{{" in text
