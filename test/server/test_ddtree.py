@@ -230,12 +230,11 @@ def test_no_slot_is_lost_over_many_mixed_requests(server, expected):
     assert now["num_used_tokens"] == 0
 
 
-@servers(RANDOM)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     "sampling", [{}, {"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}], ids=str
 )
-def test_a_seeded_sample_is_the_one_of_plain_decoding(pool, server, sampling, seed):
+def test_a_seeded_sample_is_the_one_of_plain_decoding(pool, sampling, seed):
     """The draw at a node is keyed by seed and position, so the tokens are the same."""
     options = ("--enable-deterministic-inference",)
     asked = {"temperature": 1.0, "sampling_seed": seed, **sampling}
@@ -249,6 +248,43 @@ def test_a_seeded_sample_is_the_one_of_plain_decoding(pool, server, sampling, se
             [generate(running, prompt.ids, 12, **asked).ids for prompt in short_prompts()[:5]]
         )
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("mode", [True, "last"])
+def test_hidden_states_are_those_of_plain_decoding(pool, mode):
+    options = ("--enable-return-hidden-states",)
+    answers = []
+    for config in (
+        ServerConfig("random-mla", options=options),
+        ServerConfig("random-mla", "DDTREE", budget=32, options=options),
+    ):
+        running = pool.get(config, ahead=False)
+        flush(running)
+        answers.append(
+            [
+                post(
+                    running,
+                    input_ids=list(prompt.ids),
+                    sampling_params={"temperature": 0, "max_new_tokens": 12},
+                    return_hidden_states=mode,
+                )
+                for prompt in short_prompts()[:6]
+            ]
+        )
+    for plain, tree in zip(*answers, strict=True):
+        assert tree["output_ids"] == plain["output_ids"]
+        states = [flat_rows(reply["meta_info"]["hidden_states"]) for reply in (tree, plain)]
+        assert len(states[0]) == len(states[1]) > 0
+        for row, wanted in zip(*states, strict=True):
+            assert row == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+
+
+def flat_rows(states: list) -> list[list[float]]:
+    """The prompt's rows come as one list of rows, each later one alone."""
+    rows: list[list[float]] = []
+    for entry in states:
+        rows += entry if isinstance(entry[0], list) else [entry]
+    return rows
 
 
 SCHEMA = {

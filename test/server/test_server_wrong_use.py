@@ -22,6 +22,7 @@ DFLASH = [
     *("--speculative-algorithm", "DFLASH"),
     *("--speculative-draft-attention-backend", BACKEND),
 ]
+DDTREE = ["--speculative-algorithm", "DDTREE", *DFLASH[2:]]
 DRAFT = "--speculative-draft-model-path"
 
 
@@ -66,6 +67,15 @@ WRONG = {
     ),
     "draft of a deeper target": Wrong(
         [*DFLASH, DRAFT, "layer-ids"], [DRAFT, "target_layer_ids", "layer 7", "0 to 2"]
+    ),
+    "tree without a draft": Wrong(DDTREE, [DRAFT]),
+    "tree budget out of range": Wrong(
+        [*DDTREE, DRAFT, "fitting", "--speculative-ddtree-budget", "257"],
+        ["--speculative-ddtree-budget", "1 and 256", "257"],
+    ),
+    "tree width set directly": Wrong(
+        [*DDTREE, DRAFT, "fitting", "--speculative-num-draft-tokens", "16"],
+        ["--speculative-num-draft-tokens", "--speculative-ddtree-budget"],
     ),
     "GPU backend on a CPU": Wrong(
         ["--attention-backend", "flashinfer"],

@@ -48,8 +48,6 @@ def plain_config(**changed):
         speculative_use_rejection_sampling=False,
         speculative_accept_threshold_single=1.0,
         speculative_accept_threshold_acc=1.0,
-        enable_return_hidden_states=False,
-        return_hidden_states_mode=None,
         disaggregation_mode="null",
         speculative_attention_mode="prefill",
     )
@@ -78,8 +76,6 @@ def plain_config(**changed):
             dict(speculative_accept_threshold_single=0.9),
         ),
         ("--speculative-accept-threshold", dict(speculative_accept_threshold_acc=0.9)),
-        ("--enable-return-hidden-states", dict(enable_return_hidden_states=True)),
-        ("--return-hidden-states-mode", dict(return_hidden_states_mode="last")),
         ("--disaggregation-mode", dict(disaggregation_mode="decode")),
     ],
 )

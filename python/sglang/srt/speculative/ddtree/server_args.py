@@ -116,16 +116,6 @@ def _refuse_flags(cfg) -> None:
             "DDTREE only accepts what the target itself chose",
         ),
         (
-            cfg.enable_return_hidden_states,
-            "--enable-return-hidden-states",
-            "the target's hidden states carry the drafter's features during a verify",
-        ),
-        (
-            cfg.return_hidden_states_mode is not None,
-            "--return-hidden-states-mode",
-            "the target's hidden states carry the drafter's features during a verify",
-        ),
-        (
             cfg.disaggregation_mode != "null",
             "--disaggregation-mode",
             "the drafter's state is not transferred with the KV cache",

@@ -32,6 +32,11 @@ from sglang.srt.speculative.ddtree.accept import choose_per_node
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 from sglang.srt.speculative.ddtree.candidates import CandidateSampler
 from sglang.srt.speculative.ddtree.dense_mask import dense_mask_for
+from sglang.srt.speculative.ddtree.hidden_states import (
+    keep_last_layer,
+    return_path_states,
+    return_prefill_states,
+)
 from sglang.srt.speculative.ddtree.kv_rows import kv_rows_of
 from sglang.srt.speculative.ddtree.self_test import require_pass, run_self_test
 from sglang.srt.speculative.ddtree.verify_input import DDTreeVerifyInput
@@ -81,6 +86,7 @@ class DDTreeWorker(DFlashWorkerV2):
             candidates=int(spec.speculative_ddtree_topk),
         )
         prepare_native(self.device)
+        keep_last_layer(self._target_logits_processor)
         self.spine = not spec.speculative_ddtree_no_spine
         self.speculative_num_draft_tokens = self.widths.num_nodes
         self._window_offsets = torch.arange(self.widths.window, device=self.device)
@@ -239,9 +245,11 @@ class DDTreeWorker(DFlashWorkerV2):
             or batch.is_extend_in_batch
             or batch.forward_mode.is_idle()
         ):
-            return super().forward_batch_generation(
+            result = super().forward_batch_generation(
                 batch, on_publish, grammar_barrier, pp_proxy_tensors
             )
+            return_prefill_states(batch, result.logits_output)
+            return result
         draft_input = batch.spec_info
         if not isinstance(draft_input, DFlashDraftInputV2):
             raise RuntimeError(
@@ -266,10 +274,16 @@ class DDTreeWorker(DFlashWorkerV2):
         path = self._accept(batch, tree, chosen)
         if on_publish is not None:
             on_publish(path.new_seq_lens)
-        self._commit(batch, window, path, target_out.logits_output)
+        rows = self._rows_of(path)
+        self._commit(batch, window, path, rows, target_out.logits_output)
         if batch.return_logprob:
-            self._logprobs(batch, target_out.logits_output, chosen, path)
-        target_out.logits_output.hidden_states = None
+            compute_spec_logprobs(
+                batch,
+                target_out.logits_output,
+                chosen.reshape(-1),
+                accept_index=rows.view_as(path.nodes),
+            )
+        return_path_states(batch, target_out.logits_output, rows)
 
         return GenerationBatchResult(
             logits_output=target_out.logits_output,
@@ -512,11 +526,18 @@ class DDTreeWorker(DFlashWorkerV2):
         tree_accept(tree, chosen, batch.seq_lens, path)
         return path
 
+    def _rows_of(self, path: AcceptedPath) -> torch.Tensor:
+        """Verified rows of the paths, int64 [B * C]; the root's beyond a path."""
+        first = torch.arange(path.nodes.shape[0], device=path.nodes.device)
+        offsets = first.unsqueeze(1) * self.widths.num_nodes
+        return (path.nodes.clamp(min=0) + offsets).reshape(-1)
+
     def _commit(
         self,
         batch: ScheduleBatch,
         window: StepWindow,
         path: AcceptedPath,
+        rows: torch.Tensor,
         logits_output,
     ) -> None:
         """Move the path's KV rows to the front and feed its features to the draft.
@@ -536,10 +557,6 @@ class DDTreeWorker(DFlashWorkerV2):
         hidden = logits_output.hidden_states
         if hidden is None:
             raise RuntimeError("DDTREE needs the target's features, but got none.")
-        nodes = self.widths.num_nodes
-        # A step past the path reads the root's row, which is then not written.
-        offsets = torch.arange(batch_size, device=hidden.device).unsqueeze(1) * nodes
-        rows = (path.nodes.clamp(min=0) + offsets).reshape(-1)
         draft_slots = window.plan.write_ids(
             self.draft_model_runner.kv_index_translator, cols=slice(0, block)
         )
@@ -558,19 +575,3 @@ class DDTreeWorker(DFlashWorkerV2):
             pool = self.target_worker.model_runner.token_to_kv_pool
             self._kv_rows = kv_rows_of(pool)
         return self._kv_rows
-
-    def _logprobs(
-        self,
-        batch: ScheduleBatch,
-        logits_output,
-        chosen: torch.Tensor,
-        path: AcceptedPath,
-    ) -> None:
-        batch_size = path.nodes.shape[0]
-        first = torch.arange(batch_size, device=chosen.device).unsqueeze(1)
-        compute_spec_logprobs(
-            batch,
-            logits_output,
-            chosen.reshape(-1),
-            accept_index=path.nodes.clamp(min=0) + first * self.widths.num_nodes,
-        )
