@@ -85,6 +85,13 @@ def test_idle_scheduler_sleeps(resolve):
     assert resolve("NGRAM", "--attention-backend", "ddtree_sm120").sleep_on_idle is True
 
 
+def test_ngram_tree_with_pages(resolve):
+    resolved = resolve("NGRAM", "--attention-backend", "ddtree_sm120", "--page-size", "16")
+    assert (resolved.page_size, resolved.speculative_eagle_topk > 1) == (16, True)
+    with pytest.raises(ValueError, match="page_size"):
+        resolve("NGRAM", "--attention-backend", "torch_native", "--page-size", "16")
+
+
 class _Reached(Exception):
     """Raised by what comes right after the edited statement."""
 
@@ -107,6 +114,15 @@ def test_dflash_step_records_streams_of_device_tensors_only():
         DFlashWorkerV2.forward_batch_generation(Worker(), batch)
 
 
+class _Rotary:
+    """Rotary embedding by an angle of zero."""
+
+    cos_sin_cache = torch.ones(4, 2)
+
+    def __call__(self, positions, q, k):
+        return q, k
+
+
 def test_dflash_attention_runs_in_bfloat16(monkeypatch):
     """The layer without its kernels: projections and norms pass through, and the split of qkv is what attention gets."""
     monkeypatch.setattr(dflash, "apply_qk_norm", lambda q, k, *rest, **options: (q, k))
@@ -116,7 +132,7 @@ def test_dflash_attention_runs_in_bfloat16(monkeypatch):
         qkv_proj=lambda hidden: (qkv, None),
         q_norm=SimpleNamespace(weight=torch.ones(2, dtype=torch.bfloat16), variance_epsilon=1e-6),
         k_norm=SimpleNamespace(weight=torch.ones(2, dtype=torch.bfloat16)),
-        rotary_emb=lambda positions, q, k: (q, k),
+        rotary_emb=_Rotary(),
         num_heads=2,
         num_kv_heads=1,
         head_dim=2,
@@ -129,7 +145,6 @@ def test_dflash_attention_runs_in_bfloat16(monkeypatch):
         apply_attention_output=lambda out, hidden: out,
         o_proj=lambda out: (out, None),
     )
-    layer.rotary_emb = type("Rotary", (), {"cos_sin_cache": torch.ones(4, 2), "__call__": lambda self, p, q, k: (q, k)})()
     out = dflash.DFlashAttention.forward(layer, torch.arange(3), qkv, None)
     assert torch.equal(out, torch.cat([qkv[:, 6:], qkv[:, 4:6], qkv[:, :4]], dim=-1))
 
