@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from fork import wheel
 from fork.apply import Tree, added_paths
@@ -42,15 +42,15 @@ def _lay_out(config: Config, upstream: UpstreamWheel, tree: Tree, target: Path) 
     fresh = target.with_name(f".{target.name}-new")
     shutil.rmtree(fresh, ignore_errors=True)
     ours = wheel.package_files(config, upstream, tree)
-    folders = {str(parent) for file in upstream for parent in Path(file).parents}
     for file in upstream:
         if not file.startswith(f"{upstream.dist_info}/") and file not in ours:
             _put(fresh / file, upstream[file])
     for file, content in ours.items():
         if file not in tree.added:
             _put(fresh / file, content)
-    for file, source in added_paths(config).items():
-        _link(fresh, file, source, folders)
+    for link, source in _links(config, upstream).items():
+        (fresh / link).parent.mkdir(parents=True, exist_ok=True)
+        (fresh / link).symlink_to(source)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(fresh, target)
 
@@ -60,12 +60,21 @@ def _put(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _link(root: Path, file: str, source: Path, folders: set[str]) -> None:
-    """Links the outermost folder that upstream has not, so that files made later are seen too; else the file."""
-    path = Path(file)
-    while str(path.parent) not in folders:
-        path, source = path.parent, source.parent
-    link = root / path
-    if not link.is_symlink():
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(source)
+def _links(config: Config, upstream: UpstreamWheel) -> dict[PurePath, Path]:
+    """The links that bring every added file: of a whole folder where it is one of ours only, so that new files are seen
+    too; else of the file."""
+    taken = {parent for file in upstream for parent in PurePath(file).parents}
+    sources: dict[PurePath, set[Path]] = {}
+    added = {PurePath(file): source for file, source in added_paths(config).items()}
+    for file, source in added.items():
+        (tree,) = (tree for tree in config.trees if source.is_relative_to(tree.source))
+        for folder, its_source in zip(file.parents, source.parents, strict=False):
+            sources.setdefault(folder, set()).add(its_source)
+            if not folder.is_relative_to(tree.target):
+                taken.add(folder)
+    whole = {folder: next(iter(its)) for folder, its in sources.items() if len(its) == 1 and folder not in taken}
+    links: dict[PurePath, Path] = {}
+    for file, source in added.items():
+        outermost = next((folder for folder in reversed(file.parents) if folder in whole), None)
+        links[outermost or file] = whole[outermost] if outermost else source
+    return links

@@ -156,8 +156,8 @@ def test_no_network(tmp_path, monkeypatch):
     with pytest.raises(ForkError) as raised:
         PIP("sglang==0.5.23", tmp_path)
     assert (
-        "sglang==0.5.23 cannot be fetched: no network, or the registry that pip is set to does not answer"
-        == one_line(raised)
+        one_line(raised)
+        == "sglang==0.5.23 cannot be fetched: no network, or the registry that pip is set to does not answer"
     )
 
 

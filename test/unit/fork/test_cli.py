@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands as a user types them, and several of them at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fork import cli
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def fork(*arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "fork", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_check_has_one_row_a_patch(config):
+    done = fork("check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line[:4].isdigit() and "-" in line.split()[0]]
+    patches = sorted(path.stem for path in config.patches.glob("[0-9]*"))
+    assert [row[0] for row in rows] == patches
+    assert all(row[3] == "ok" for row in rows)
+    assert f"{len(patches)} of {len(patches)} patches apply" in done.stdout
+
+
+def test_check_against_the_release_before(config):
+    """Some patches are for the pinned release only; the table says which, and the others apply."""
+    done = fork("check", "--upstream", "0.5.22")
+    assert "sglang 0.5.22" in done.stdout.splitlines()[0]
+    states = {
+        line.split()[0]: line.split()[3] for line in done.stdout.splitlines() if line[:4].isdigit() and "  " in line
+    }
+    assert states["0120-backend-choice"] == "ok"
+    assert done.returncode == (1 if "FAILED" in states.values() else 0)
+
+
+def test_check_of_an_unknown_release():
+    done = fork("check", "--upstream", "0.1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fork: upstream.toml has no hashes of sglang 0.1; add what `python -m fork pin 0.1` prints\n"
+
+
+def test_diff_is_a_unified_diff_that_patch_would_take(tree, pinned):
+    done = fork("diff")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line[10:] for line in lines if line.startswith("+++ fork/")] == [
+        f"{file}"[1:] for file in sorted(tree.edited)
+    ]
+    assert "\033" not in done.stdout
+    added = [line for line in lines if line.startswith("+") and not line.startswith("+++")]
+    assert '+    "ddtree_sm120",' in added or "+    'ddtree_sm120'," in added
+
+
+def test_diff_stat():
+    done = fork("diff", "--stat", "--added")
+    assert done.returncode == 0, done.stderr
+    *rows, total = done.stdout.splitlines()
+    plus = sum(int(row.split("+")[0]) for row in rows)
+    assert int(total.split("+")[0]) == plus
+    assert total.endswith(f"in {len(rows)} files")
+    assert any(row.endswith("(added)") for row in rows)
+
+
+def test_diff_into_a_closed_pipe():
+    done = subprocess.run(
+        f"{sys.executable} -m fork diff | head -1", shell=True, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("--- upstream/")
+    assert done.stderr == ""
+
+
+def test_diff_is_coloured_on_a_terminal(pinned, tree):
+    from fork import diff
+
+    lines = list(diff.unified(pinned, tree, added=False, colour=True))
+    assert any(line.startswith("\033[32m+") for line in lines)
+    assert any(line.startswith("\033[31m-") for line in lines)
+
+
+def test_two_builds_at_once(tmp_path):
+    command = [sys.executable, "-m", "fork", "build", "--out", str(tmp_path)]
+    builds = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    told = [build.communicate() for build in builds]
+    assert [build.returncode for build in builds] == [0, 0], told
+    assert told[0][0] == told[1][0]
+    (wheel,) = tmp_path.iterdir()
+    assert str(wheel) == told[0][0].decode().strip()
+
+
+def test_interrupted_build_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "fork", "build", "--out", str(tmp_path / "out")]
+    build = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out").exists() and time.monotonic() < deadline and build.poll() is None:
+        time.sleep(0.001)
+    build.send_signal(signal.SIGINT)
+    out, error = build.communicate()
+    if build.returncode == 0:
+        pytest.fail("the build ended before the signal came")
+    assert build.returncode == 130, error
+    assert error.splitlines()[-1] == "fork: interrupted; nothing was left half done"
+    assert out == ""
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_out_that_cannot_be_a_folder(tmp_path):
+    (tmp_path / "file").touch()
+    done = fork("build", "--out", str(tmp_path / "file" / "out"))
+    assert done.returncode == 2
+    assert (
+        done.stderr.splitlines()[-1] == f"fork: {tmp_path}/file/out: Not a directory; choose another folder with --out"
+    )
+
+
+def test_missing_library(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "fork.apply", None)
+    monkeypatch.delitem(sys.modules, "fork.apply")
+
+    def missing(arguments):
+        raise ModuleNotFoundError("No module named 'libcst'", name="libcst")
+
+    monkeypatch.setattr(cli, "_check", missing)
+    assert cli.main(["check"]) == 2
+    assert "fork: libcst is missing; `pip install libcst packaging`" in capsys.readouterr().err
+
+
+def test_broken_upstream_toml(tmp_path):
+    from fork import config
+    from fork.errors import ForkError
+
+    with pytest.raises(ForkError, match=r"upstream.toml: cannot be read: No such file"):
+        config.load(tmp_path)
+    (tmp_path / "upstream.toml").write_text("[upstream\n")
+    with pytest.raises(ForkError, match=r"upstream.toml: not valid TOML"):
+        config.load(tmp_path)
+    (tmp_path / "upstream.toml").write_text("[upstream]\nname = 'x'\n")
+    with pytest.raises(ForkError, match=r"a key is missing or has the wrong type: 'flavour'"):
+        config.load(tmp_path)
+
+
+def test_help_lists_the_commands():
+    done = fork("--help")
+    assert done.returncode == 0
+    for command in ("build", "install", "check", "diff", "pin", "doctor"):
+        assert f"    {command}" in done.stdout
+
+
+def test_make_help_lists_the_targets():
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ})
+    for target in ("serve", "test", "wheel", "lint", "clean", "check-cuda-deps"):
+        assert f"make {target} " in done.stdout
