@@ -65,6 +65,17 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* bar) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(smem_addr(bar)) : "memory");
 }
 
+// Arrives and returns how many arrivals the phase still needed, this one included: 1 for the last.
+__device__ __forceinline__ int mbarrier_arrive_pending(uint64_t* bar) {
+  uint32_t pending;
+  asm volatile(
+      "{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%1]; mbarrier.pending_count.b64 %0, state; }"
+      : "=r"(pending)
+      : "r"(smem_addr(bar))
+      : "memory");
+  return static_cast<int>(pending);
+}
+
 __device__ __forceinline__ bool mbarrier_test(uint32_t addr, uint32_t parity) {
   uint32_t done;
 #if DDTREE_HAS_BULK_COPY  // sm_90: the hardware may suspend the thread for a while before it answers
@@ -138,6 +149,13 @@ __device__ __forceinline__ void shrink_registers() {
 #endif
 }
 
+// threadIdx.x that the compiler reads where it stands, instead of keeping what follows from it in registers.
+__device__ __forceinline__ unsigned thread_index() {
+  unsigned x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)::"memory");
+  return x;
+}
+
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -154,13 +172,6 @@ __device__ __forceinline__ void wait_for_primary() {
 #if DDTREE_HAS_BULK_COPY && defined(__CUDA_ARCH__)
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-}
-
-// Returns the value before the addition; orders this thread's earlier and later shared-memory accesses in the block.
-__device__ __forceinline__ uint32_t atomic_inc_acq_rel(uint32_t* p) {
-  uint32_t old;
-  asm volatile("atom.acq_rel.cta.shared.add.u32 %0, [%1], 1;" : "=r"(old) : "r"(smem_addr(p)) : "memory");
-  return old;
 }
 
 }  // namespace ddtree::ptx

@@ -20,10 +20,8 @@ inline constexpr int kScoreWarps = 4;  // Q.K and softmax
 inline constexpr int kValueWarps = 8;  // P.V, and the KV loads
 inline constexpr int kThreads = 32 * (kScoreWarps + kValueWarps);
 
-// A score warp covers one of two row groups and one of two halves of the 576 dimensions.
+// A value warp covers one of two row groups and a quarter of the 512 columns.
 inline constexpr int kRowGroups = 2;
-inline constexpr int kDimSteps = kMlaHeadDim / 16 / 2;  // k16 steps of a half: 18
-// A value warp covers one row group and a quarter of the 512 columns.
 inline constexpr int kColumnGroups = 4;
 inline constexpr int kColumnsPerWarp = kMlaLatentDim / kColumnGroups;
 inline constexpr int kColumnTiles = kColumnsPerWarp / 8;  // n8 tiles: 16
@@ -43,11 +41,14 @@ inline constexpr int kScoreRegisters = 184;
 inline constexpr int kValueRegisters = 160;
 static_assert(kScoreWarps * kScoreRegisters + kValueWarps * kValueRegisters <= (kScoreWarps + kValueWarps) * kEntryRegisters);
 
-// RowTiles: m16 tiles of a row group. 2: a tile of 64 rows (node, head), 1: of 32.
+// RowTiles: m16 tiles of a row group. 2: a block tile of 64 rows (node, head), one m16 tile a score warp. 1: of 32 rows; two
+// score warps then share an m16 tile and take half of the 576 dimensions each, which halves the registers that Q takes.
 template <int RowTiles>
 struct Tile {
-  static constexpr int kRows = 16 * RowTiles * kRowGroups;
   static constexpr int kRowsPerGroup = 16 * RowTiles;
+  static constexpr int kRows = kRowsPerGroup * kRowGroups;
+  static constexpr int kHalves = 2 / RowTiles;
+  static constexpr int kDimSteps = kMlaHeadDim / 16 / kHalves;  // k16 steps of a score warp: 36 or 18
 };
 
 // Where the walk over KV steps stands, for the warp that fetches page ids. Shared, because that warp changes.
@@ -61,7 +62,9 @@ enum StepFlag : int { kActive = 1, kRescale = 2, kLast = 4 };
 // A run of steps of one row tile.
 struct Piece {
   int batch, tile;
-  int part;  // its place in the workspace; negative: a whole tile, written out directly
+  int part;         // its place in the workspace; negative: a whole tile, written out directly
+  int step, count;  // steps [step, step + count) of the tile
+  int done;         // steps of the share before it
 };
 
 struct Plan {
@@ -73,8 +76,9 @@ template <int RowTiles>
 struct Smem {
   static constexpr int kRows = Tile<RowTiles>::kRows;
   alignas(128) unsigned char kv[kSlots * kSlotBytes];
-  alignas(16) float exchange[kScoreWarps][RowTiles * 4 * 32];  // half the partial scores of a warp, in fragment order
+  alignas(16) float exchange[kScoreWarps][RowTiles == 1 ? 4 * 32 : 4];  // partial scores for the other half
   alignas(16) uint32_t p[kRows / 16][4 * 32];                  // P as A fragments
+  float row_max[kRows];  // of the piece so far; in units of log2
   float alpha[kRows];
   float row_lse[kRows];
   float row_inv_sum[kRows];
@@ -82,12 +86,12 @@ struct Smem {
   int page_ids[kIndexRing][kBlockKeys];
   int first_key[kIndexRing];
   int last_key[kIndexRing];
-  uint32_t slot_done[kSlots];
   IndexWalk walk;
   Plan plan;
   Piece finished;  // the piece that the row statistics belong to
   Piece walk_of[kScoreWarps];
   alignas(8) uint64_t kv_full[kSlots];
+  uint64_t kv_empty[kSlots];
   uint64_t index_full[kIndexRing];
   uint64_t p_full, p_empty;
 };

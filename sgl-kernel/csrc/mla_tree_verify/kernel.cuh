@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 1) tree_verify_kernel(const __grid_c
 #endif
     for (int i = 0; i < kSlots; ++i) {
       ptx::mbarrier_init(&smem.kv_full[i], kv_arrivals);
-      smem.slot_done[i] = 0;
+      ptx::mbarrier_init(&smem.kv_empty[i], kValueWarps);
     }
     for (int i = 0; i < kIndexRing; ++i) ptx::mbarrier_init(&smem.index_full[i], 32);
     ptx::mbarrier_init(&smem.p_full, kScoreWarps);

@@ -96,11 +96,10 @@ struct KvRing {
   __device__ __forceinline__ void release(int i) const {
     const int slot = i % kSlots;
     __syncwarp();
-    uint32_t earlier = 0;
-    if (threadIdx.x % 32 == 0) earlier = ptx::atomic_inc_acq_rel(&smem.slot_done[slot]);
-    earlier = __shfl_sync(~0u, earlier, 0);
-    if (earlier == kValueWarps - 1) {
-      if (threadIdx.x % 32 == 0) smem.slot_done[slot] = 0;
+    int before_me = 0;
+    if (threadIdx.x % 32 == 0) before_me = ptx::mbarrier_arrive_pending(&smem.kv_empty[slot]);
+    if (__shfl_sync(~0u, before_me, 0) == 1) {
+      ptx::mbarrier_wait(&smem.kv_empty[slot], (i / kSlots) & 1);  // already complete; it orders the others' reads
       load(i + kSlots);
     }
   }

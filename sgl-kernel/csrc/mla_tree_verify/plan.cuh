@@ -12,7 +12,10 @@
 namespace ddtree::mla {
 
 // A share below this is not worth its own start-up and its part of the combine.
-inline constexpr int kMinSteps = 4;
+#ifndef DDTREE_MLA_MIN_STEPS
+#define DDTREE_MLA_MIN_STEPS 4
+#endif
+inline constexpr int kMinSteps = DDTREE_MLA_MIN_STEPS;
 
 struct Shape {
   const int32_t* prefix_lens;
@@ -89,37 +92,31 @@ __device__ __forceinline__ Location locate(const Shape& shape, int at) {
   return Location{shape.batch, 0, 0, 0, before};
 }
 
-// The pieces of one share, in order: while (walk.next(...)) for (; step < end; ++step, ++done) ... What is needed only between
-// pieces, or on a masked step, lives in shared memory, one copy a warp: the score warps have no register to spare for it.
-struct PieceWalk {
-  Piece& piece;        // this warp's copy
-  int step = 0, end = 0;  // steps [step, end) of the tile are in the piece
-  int done = 0;        // steps of the share before `step`; the caller counts it up with `step`
-
-  // False when the share is used up. All lanes of the warp call it together.
-  __device__ __forceinline__ bool next(const Shape& shape, const Plan& plan) {
-    const int left = plan.total - done;
-    if (left == 0) return false;
-    Piece now;
-    if (done == 0) {
-      now.batch = plan.batch, now.tile = plan.tile, step = plan.step;
-    } else {
-      now.batch = piece.batch, now.tile = piece.tile + 1, step = 0;
-      if (now.tile == shape.tiles) {
-        now.tile = 0;
-        do ++now.batch;
-        while (shape.steps(now.batch) == 0);
-      }
+// Moves a warp's piece on to the next one of the share; false when the share is used up. All lanes of the warp call it
+// together. The piece lives in shared memory, one copy a warp: the score warps have no register to spare for it.
+__device__ __forceinline__ bool next_piece(Piece& piece, const Shape& shape, const Plan& plan) {
+  Piece now = piece;
+  now.done += now.count;
+  const int left = plan.total - now.done;
+  if (left == 0) return false;
+  if (now.done == 0) {
+    now.batch = plan.batch, now.tile = plan.tile, now.step = plan.step;
+  } else {
+    now.step = 0;
+    if (++now.tile == shape.tiles) {
+      now.tile = 0;
+      do ++now.batch;
+      while (shape.steps(now.batch) == 0);
     }
-    const int steps = shape.steps(now.batch);
-    end = min(step + left, steps);
-    // Two pieces of a share at most are parts of a tile: the first, and one that only starts.
-    now.part = step == 0 && left >= steps ? -1 : 2 * static_cast<int>(blockIdx.x) + (done == 0 ? 0 : 1);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) piece = now;
-    __syncwarp();
-    return true;
   }
-};
+  const int steps = shape.steps(now.batch);
+  now.count = min(left, steps - now.step);
+  // Two pieces of a share at most are parts of a tile: the first, and one that only starts.
+  now.part = now.count == steps ? -1 : 2 * static_cast<int>(blockIdx.x) + (now.done == 0 ? 0 : 1);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) piece = now;
+  __syncwarp();
+  return true;
+}
 
 }  // namespace ddtree::mla

@@ -22,19 +22,19 @@ struct ValueWarp {
   const Shape& shape;
   const OutputArgs& args;
 
-  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
-  __device__ __forceinline__ static int group() { return (threadIdx.x / 32 - kScoreWarps) / kColumnGroups; }
-  __device__ __forceinline__ static int column() { return threadIdx.x / 32 % kColumnGroups * kColumnsPerWarp; }
-  __device__ __forceinline__ static int quad_row() { return lane() / 4; }
-  __device__ __forceinline__ static int quad_lane() { return lane() % 4; }
+  __device__ __forceinline__ static int lane(unsigned t = threadIdx.x) { return t % 32; }
+  __device__ __forceinline__ static int group(unsigned t = threadIdx.x) { return t / (32 * kColumnGroups) - kScoreWarps / kColumnGroups; }
+  __device__ __forceinline__ static int column(unsigned t = threadIdx.x) { return t / 32 % kColumnGroups * kColumnsPerWarp; }
+  __device__ __forceinline__ static int quad_row(unsigned t = threadIdx.x) { return lane(t) / 4; }
+  __device__ __forceinline__ static int quad_lane(unsigned t = threadIdx.x) { return lane(t) % 4; }
 
   // Rows of the request from this tile on.
   __device__ __forceinline__ int rows_left(int tile) const {
     return shape.num_nodes * args.num_heads - tile * Tile<RowTiles>::kRows;
   }
 
-  __device__ __forceinline__ int row(int t, int h) const {
-    return group() * Tile<RowTiles>::kRowsPerGroup + t * 16 + h * 8 + quad_row();
+  __device__ __forceinline__ static int row(int m_tile, int h, unsigned t = threadIdx.x) {
+    return group(t) * Tile<RowTiles>::kRowsPerGroup + m_tile * 16 + h * 8 + quad_row(t);
   }
 
   // The score warps say where pieces end and what they were; this side only counts steps, because its registers are full.
@@ -53,7 +53,7 @@ struct ValueWarp {
             const uint4 a = reinterpret_cast<const uint4*>(smem.p[group() * RowTiles + t])[lane()];
             p[t][0] = a.x, p[t][1] = a.y, p[t][2] = a.z, p[t][3] = a.w;
           }
-          if (flags & kRescale) rescale(acc);
+          if (flags & kRescale) rescale(acc, pair.x, pair.y);
         }
         if (!last) give_back_p();
         // Long since complete: the score warps waited for it. It is what orders the copy before these reads.
@@ -81,26 +81,29 @@ struct ValueWarp {
                                            int slot) const {
     const uint32_t v_addr = ptx::smem_addr(smem.kv) + slot * kSlotBytes + (lane() % 16) * kRowPitch + (lane() / 16) * 16 +
                             column() * 2;
+    uint32_t b[2][4];
+    ptx::ldmatrix_x4_trans(b[0], v_addr);
 #pragma unroll
     for (int n = 0; n < kColumnTiles / 2; ++n) {
-      uint32_t b[4];
-      ptx::ldmatrix_x4_trans(b, v_addr + n * 32);
+      if (n + 1 < kColumnTiles / 2) ptx::ldmatrix_x4_trans(b[(n + 1) % 2], v_addr + (n + 1) * 32);
 #pragma unroll
       for (int t = 0; t < RowTiles; ++t) {
-        ptx::mma_bf16(acc[t][2 * n], p[t], b[0], b[1]);
-        ptx::mma_bf16(acc[t][2 * n + 1], p[t], b[2], b[3]);
+        ptx::mma_bf16(acc[t][2 * n], p[t], b[n % 2][0], b[n % 2][1]);
+        ptx::mma_bf16(acc[t][2 * n + 1], p[t], b[n % 2][2], b[n % 2][3]);
       }
     }
   }
 
-  __device__ __forceinline__ void rescale(float (&acc)[RowTiles][kColumnTiles][4]) const {
+  // Only the rows of score warps that say so: the other factors in shared memory are old.
+  __device__ __forceinline__ void rescale(float (&acc)[RowTiles][kColumnTiles][4], int first_flags, int second_flags) const {
 #pragma unroll
     for (int t = 0; t < RowTiles; ++t) {
-      const float upper = smem.alpha[row(t, 0)], lower = smem.alpha[row(t, 1)];
 #pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-        acc[t][n][0] *= upper, acc[t][n][1] *= upper;
-        acc[t][n][2] *= lower, acc[t][n][3] *= lower;
+      for (int h = 0; h < 2; ++h) {
+        const int flags = (RowTiles == 2 ? t : h) == 0 ? first_flags : second_flags;
+        const float alpha = flags & kRescale ? smem.alpha[row(t, h)] : 1.f;
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) acc[t][n][h * 2] *= alpha, acc[t][n][h * 2 + 1] *= alpha;
       }
     }
   }
@@ -111,18 +114,19 @@ struct ValueWarp {
     for (int t = 0; t < RowTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int r = row(t, h);
+        const unsigned thread = ptx::thread_index();  // here, so that one row's addresses are live at a time
+        const int r = row(t, h, thread);
         if (r >= rows_left(tile)) continue;
         const int global = tile * Tile<RowTiles>::kRows + r;
         const int node = global / args.num_heads, head = global - node * args.num_heads;
         const int64_t node_row = static_cast<int64_t>(batch) * shape.num_nodes + node;
         const float inv = smem.row_inv_sum[r];
-        __nv_bfloat16* to = args.out + node_row * args.out_row_stride + head * args.out_head_stride + column() + quad_lane() * 2;
+        __nv_bfloat16* to = args.out + node_row * args.out_row_stride + head * args.out_head_stride + column(thread) + quad_lane(thread) * 2;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
           *reinterpret_cast<__nv_bfloat162*>(to + n * 8) =
               __floats2bfloat162_rn(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
-        if (args.lse != nullptr && column() == 0 && quad_lane() == 0)
+        if (args.lse != nullptr && column(thread) == 0 && quad_lane(thread) == 0)
           args.lse[node_row * args.num_heads + head] = smem.row_lse[r];
       }
     }
@@ -133,15 +137,16 @@ struct ValueWarp {
     for (int t = 0; t < RowTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int r = row(t, h);
+        const unsigned thread = ptx::thread_index();  // here, so that one row's addresses are live at a time
+        const int r = row(t, h, thread);
         if (r >= rows_left(tile)) continue;
         const float inv = smem.row_inv_sum[r];
         const int64_t at = static_cast<int64_t>(part) * Tile<RowTiles>::kRows + r;
-        float* to = args.parts + at * kMlaLatentDim + column() + quad_lane() * 2;
+        float* to = args.parts + at * kMlaLatentDim + column(thread) + quad_lane(thread) * 2;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
           *reinterpret_cast<float2*>(to + n * 8) = make_float2(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
-        if (column() == 0 && quad_lane() == 0) args.parts_lse[at] = smem.row_lse[r];
+        if (column(thread) == 0 && quad_lane(thread) == 0) args.parts_lse[at] = smem.row_lse[r];
       }
     }
   }
