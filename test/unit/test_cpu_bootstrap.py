@@ -60,6 +60,7 @@ def machine(monkeypatch):
     """A machine with an accelerator and a GPU build of torch; no variable set."""
     monkeypatch.delenv(environment.ENGINE_VARIABLE, raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr(environment, "version", lambda package: "2.13.0+cu130")
     monkeypatch.setattr(environment, "glob", lambda pattern: ["/dev/nvidiactl"] if pattern == "/dev/nvidiactl" else [])
     monkeypatch.setattr(environment.sys, "platform", "linux")
@@ -81,6 +82,7 @@ def test_machine_with_a_gpu(machine, argv, chosen):
     environment.prepare_environment(argv)
     assert environment.uses_cpu_engine() is chosen
     assert ("OMP_NUM_THREADS" in os.environ) is chosen
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ("" if chosen else "0,1")
 
 
 def test_machine_without_a_gpu(machine):
@@ -114,6 +116,6 @@ def test_variables_that_are_set_stay(machine):
 @pytest.mark.parametrize("cores,threads", [(1, 1), (2, 1), (3, 1), (16, 14)])
 def test_thread_count(machine, cores, threads):
     machine.setenv(environment.ENGINE_VARIABLE, "1")
-    machine.setattr(environment.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    machine.setattr(environment, "_usable_cores", lambda: cores)
     environment.prepare_environment(["serve"])
     assert os.environ["OMP_NUM_THREADS"] == str(threads)

@@ -27,18 +27,26 @@ def uses_cpu_engine() -> bool:
 
 
 def prepare_environment(argv: list[str] | None = None) -> None:
-    """Choose the CPU engine when it is asked for or nothing else is there, and size its thread pool.
+    """Choose the CPU engine when it is asked for or nothing else is there; then hide GPUs and size the thread pool.
 
     Args:
         argv: command line to look for ``--device`` in; the process's own when left out.
 
-    A variable that is already set stays. Worker processes inherit what is set here.
+    The engine variable and the thread count stay as the user set them. Worker processes inherit all of it.
     """
     if ENGINE_VARIABLE not in os.environ and _wants_cpu(sys.argv if argv is None else argv):
         os.environ[ENGINE_VARIABLE] = "1"
     if uses_cpu_engine():
+        # SGLang asks "is there a GPU?" before "is this the CPU engine?" in many places, and would hand CPU tensors to CUDA.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
         # The tokenizer and detokenizer processes poll; OpenMP workers that spin on their cores stall a step for seconds.
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) - 2)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _usable_cores() - 2)))
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _wants_cpu(argv: list[str]) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from sglang.kernels.ops.ddtree.tree_build import unpack_mask
 from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.speculative.eagle_utils import default_tree_mask_mode
 
@@ -55,9 +56,7 @@ def _from_words(words: torch.Tensor, batch: int, num_nodes: int) -> torch.Tensor
         )
     if words.shape[0] < batch:
         raise ValueError(f"mask_words holds {words.shape[0]} requests, the batch has {batch}")
-    bits = torch.arange(_WORD_BITS, dtype=torch.int32)
-    spread = (words[:batch].view(torch.int32)[..., None] >> bits) & 1
-    return spread.flatten(2)[..., :num_nodes].bool()
+    return unpack_mask(words[:batch].view(torch.int32), num_nodes)
 
 
 def _from_bytes(
