@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import openai
 import pytest
-from harness.config import LOGS, MODELS, ServerConfig
+from harness.config import CACHE, LOGS, MODELS, ServerConfig
 from harness.generate import REQUEST_SECONDS, Generation, flush, generate
 from harness.pool import ServerPool
 from harness.process import Server
@@ -32,22 +33,25 @@ def models() -> dict[str, ModelPair]:
 
 
 @pytest.fixture(scope="session")
-def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of the servers: no network, and no writes to the user's caches."""
+def environ() -> dict[str, str]:
+    """Environment of the servers: no network, and no writes to the user's caches.
+
+    The cache stays for the next session: it holds what SGLang compiles at run time.
+    """
     return {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
-        "SGLANG_CACHE_DIR": str(tmp_path_factory.mktemp("sglang-cache")),
+        "SGLANG_CACHE_DIR": str(CACHE),
     }
 
 
 @pytest.fixture(scope="session")
 def logs(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Where servers log to; removed at the end unless a test failed."""
-    shutil.rmtree(LOGS, ignore_errors=True)
-    yield LOGS
+    """Where the servers of this session log to; removed at the end unless a test failed."""
+    logs = LOGS / time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}")
+    yield logs
     if not request.session.testsfailed:
-        shutil.rmtree(LOGS, ignore_errors=True)
+        shutil.rmtree(logs, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

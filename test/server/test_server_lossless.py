@@ -67,10 +67,9 @@ def test_one_at_a_time_from_a_cold_cache(server, expected):
         got[prompt.name] = generate(server, prompt.ids)
         assert got[prompt.name].cached == 0
     assert not differences(got, expected)
-    accepts = [sum(counts) for counts in zip(*(g.accepts for g in got.values() if g.accepts), strict=True)]
     # A run that never accepts, or never rejects, would prove little.
-    assert accepts[0] > 0
-    assert sum(accepts[1:]) > 0
+    assert any(sum(g.accepts[1:]) for g in got.values())
+    assert any(sum(g.accepts[:1]) for g in got.values())
 
 
 @servers(SPECULATIVE)

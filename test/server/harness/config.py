@@ -10,6 +10,7 @@ from tools.tiny_models import ModelPair
 
 _BUILD = Path(__file__).parents[3] / "build"
 MODELS = _BUILD / "tiny-models"
+CACHE = _BUILD / "sglang-cache"
 LOGS = _BUILD / "test-logs"
 
 BACKEND = "ddtree_sm120"
@@ -57,7 +58,6 @@ class ServerConfig:
             *("--chunked-prefill-size", str(CHUNKED_PREFILL_SIZE)),
             *("--max-total-tokens", str(MAX_TOTAL_TOKENS)),
             *("--max-running-requests", str(MAX_RUNNING_REQUESTS)),
-            *("--mem-fraction-static", "0.1"),
             "--sleep-on-idle",
             "--enable-metrics",
             # Else a tiny model fills its answer with white space, which JSON allows.
