@@ -85,10 +85,10 @@ def answers(url: str) -> bool:
 
 def introduce(launch: Launch, log: Path, tiny: bool) -> None:
     """Say that the server is ready, and what to try."""
-    prompt = "defdef" if tiny else "The capital of France is"
+    prompt = "b" if tiny else "The capital of France is"
     toy = (
-        "\nThe model is a toy made from a seed: it answers abc-like prompts by walking fixed\n"
-        "cycles of letters, and the draft guesses them. MODEL= and DRAFT= serve real ones.\n"
+        "\nThe model is a toy made from a seed: it walks fixed cycles of letters (b, c, b, c, ...)\n"
+        "and its draft guesses them. MODEL= and DRAFT= serve real ones.\n"
         if tiny
         else ""
     )
