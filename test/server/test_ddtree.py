@@ -290,7 +290,7 @@ def flat_rows(states: list) -> list[list[float]]:
 SCHEMA = {
     "type": "object",
     "properties": {
-        "name": {"type": "string", "maxLength": 6},
+        "name": {"type": "string", "pattern": "^[a-z]{1,6}$"},
         "ok": {"type": "boolean"},
         "kind": {"enum": ["fox", "dog", "tree"]},
         "n": {"type": "integer", "minimum": 0, "maximum": 99},
