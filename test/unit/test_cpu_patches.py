@@ -54,7 +54,16 @@ def resolve(tmp_path):
     def run(algorithm: str, *arguments: str):
         draft = ["--speculative-draft-model-path", str(tmp_path / "draft")] if algorithm == "DFLASH" else []
         server_args = prepare_server_args(
-            ["--model-path", str(tmp_path / "target"), "--device", "cpu", "--speculative-algorithm", algorithm, *draft, *arguments]
+            [
+                "--model-path",
+                str(tmp_path / "target"),
+                "--device",
+                "cpu",
+                "--speculative-algorithm",
+                algorithm,
+                *draft,
+                *arguments,
+            ]
         )
         server_args.resolve_once()
         return resolved_view(server_args)
@@ -74,7 +83,10 @@ def test_overlap_schedule_stays_on(resolve, algorithm):
 
 
 def test_overlap_schedule_can_be_switched_off(resolve):
-    assert resolve("NGRAM", "--attention-backend", "ddtree_sm120", "--disable-overlap-schedule").disable_overlap_schedule is True
+    assert (
+        resolve("NGRAM", "--attention-backend", "ddtree_sm120", "--disable-overlap-schedule").disable_overlap_schedule
+        is True
+    )
 
 
 def test_overlap_schedule_of_another_backend_is_left_to_upstream(resolve):
@@ -124,7 +136,7 @@ class _Rotary:
 
 
 def test_dflash_attention_runs_in_bfloat16(monkeypatch):
-    """The layer without its kernels: projections and norms pass through, and the split of qkv is what attention gets."""
+    """The layer without its kernels: projections and norms pass through, so attention gets the parts of qkv."""
     monkeypatch.setattr(dflash, "apply_qk_norm", lambda q, k, *rest, **options: (q, k))
     qkv = torch.randn(3, 8, dtype=torch.bfloat16)
     layer = SimpleNamespace(

@@ -27,7 +27,9 @@ def test_backend_is_a_choice():
 def test_drafters_may_use_the_backend_on_a_cpu_only(engine, listed):
     """A GPU's drafter has faster backends; this one would be refused there."""
     code = "from sglang.srt.arg_groups.choices import DRAFT_ATTENTION_BACKEND_CHOICES as c; print('ddtree_sm120' in c)"
-    output = subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"SGLANG_USE_CPU_ENGINE": engine}, text=True)
+    output = subprocess.check_output(
+        [sys.executable, "-c", code], env=os.environ | {"SGLANG_USE_CPU_ENGINE": engine}, text=True
+    )
     assert output.split()[-1] == str(listed)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SGLang needs from the process to run without an accelerator.
 
-``sglang/__init__.py`` calls :func:`activate` before anything imports torch, so that a user types ``sglang serve --device cpu``
-and nothing else. Everything here yields to what the user has set.
+``sglang/__init__.py`` calls :func:`activate` before anything imports torch, so that a user types
+``sglang serve --device cpu`` and nothing else.
 """
 
 from sglang._cpu.environment import prepare_environment, uses_cpu_engine

@@ -10,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 ENGINE_VARIABLE = "SGLANG_USE_CPU_ENGINE"
 
-# Device files of the accelerators that SGLang supports on Linux: NVIDIA (also under WSL), AMD, Intel, Ascend, Moore Threads.
+# Device files on Linux of the accelerators that SGLang supports: NVIDIA (also under WSL), AMD, Intel, Ascend, Moore
+# Threads.
 _ACCELERATOR_FILES = (
     "/dev/nvidiactl",
     "/dev/dxg",
@@ -37,9 +38,11 @@ def prepare_environment(argv: list[str] | None = None) -> None:
     if ENGINE_VARIABLE not in os.environ and _wants_cpu(sys.argv if argv is None else argv):
         os.environ[ENGINE_VARIABLE] = "1"
     if uses_cpu_engine():
-        # SGLang asks "is there a GPU?" before "is this the CPU engine?" in many places, and would hand CPU tensors to CUDA.
+        # In many places SGLang asks "is there a GPU?" before "is this the CPU engine?", and would hand CPU tensors to
+        # CUDA.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        # The tokenizer and detokenizer processes poll; OpenMP workers that spin on their cores stall a step for seconds.
+        # Tokenizer and detokenizer have processes of their own; OpenMP workers that spin on their cores stall a step
+        # for seconds.
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _usable_cores() - 2)))
 
 
@@ -58,7 +61,7 @@ def _wants_cpu(argv: list[str]) -> bool:
 
 def _device_option(argv: list[str]) -> str | None:
     """The value of ``--device`` on the command line, which may be written with a space or with ``=``."""
-    for argument, following in zip(argv, [*argv[1:], None]):
+    for argument, following in zip(argv, [*argv[1:], None], strict=True):
         if argument == "--device":
             return following
         if argument.startswith("--device="):

@@ -16,8 +16,8 @@ _EMBEDDED_SGL_KERNEL = Path(__file__).parent / "sgl_kernel"
 class _TorchvisionFinder(MetaPathFinder):
     """Declare the operators whose fake kernels torchvision registers on import; once, then step aside.
 
-    PyPI's torchvision is built for CUDA. Its extension does not load beside a CPU torch, so its own declarations are missing
-    and ``import torchvision`` fails; SGLang needs only its Python transforms.
+    PyPI's torchvision is built for CUDA. Its extension does not load beside a CPU torch, so its own declarations are
+    missing and ``import torchvision`` fails; SGLang needs only its Python transforms.
     """
 
     def find_spec(self, fullname: str, path=None, target=None) -> ModuleSpec | None:

@@ -33,6 +33,6 @@ def copy_all_layer_kv_cache_cpu(
         return
     source, target = src_loc.long(), tgt_loc.long()
     num_rows = int(torch.maximum(source.max(), target.max())) + 1
-    for address, row_bytes in zip(data_ptrs.tolist(), strides.tolist()):
+    for address, row_bytes in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
         rows = _rows_at(address, num_rows, row_bytes)
         rows[target] = rows[source]

@@ -146,7 +146,7 @@ def verify_tree_greedy_cpu(
     counts: list[int] = []
     accepted: list[list[int]] = []
     for tokens, flat, child, sibling in zip(
-        candidates.tolist(), retrive_index.tolist(), retrive_next_token.tolist(), retrive_next_sibling.tolist()
+        candidates.tolist(), retrive_index.tolist(), retrive_next_token.tolist(), retrive_next_sibling.tolist(), strict=True
     ):
         path, node = [flat[0]], child[0]
         while len(path) <= max_accepted:
@@ -161,7 +161,7 @@ def verify_tree_greedy_cpu(
         counts.append(len(path) - 1)
     if not accepted:
         return
-    for row, path in zip(accept_index, accepted):
+    for row, path in zip(accept_index, accepted, strict=True):
         row[: len(path)] = torch.tensor(path, dtype=accept_index.dtype)
     accept_token_num.copy_(torch.tensor(counts, dtype=accept_token_num.dtype))
     nodes = torch.tensor([node for path in accepted for node in path])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A forward step on SGLang's own KV pools, and dense float64 attention to hold it against.
 
-Nothing here shares code with the backend: visibility is decided key by key from parents and positions, in Python. KV rows
-that no request owns are NaN and unused entries of ``req_to_token`` hold a slot that does not exist, so a stray read shows.
+Nothing here shares code with the backend: visibility is decided key by key from parents and positions, in Python. KV
+rows that no request owns are NaN and unused entries of ``req_to_token`` hold a slot that does not exist, so a stray
+read shows.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Scene:
     def __post_init__(self) -> None:
         rng = random.Random(self.seed)
         self.generator = torch.Generator().manual_seed(self.seed)
-        pages_needed = sum(-(-(p + n) // self.page_size) for p, n in zip(self.prefix, self.new))
+        pages_needed = sum(-(-(p + n) // self.page_size) for p, n in zip(self.prefix, self.new, strict=True))
         num_pages = pages_needed + 3
         size = num_pages * self.page_size
         arguments = {"size": size, "page_size": self.page_size, "dtype": self.dtype, "layer_num": 1, "device": "cpu"}
@@ -98,7 +99,7 @@ class Scene:
         self.table.fill_(NO_SUCH_SLOT)
         self.rows = rng.sample(range(1, len(self.prefix) + 3), len(self.prefix))
         pages = rng.sample(range(1, num_pages + 1), pages_needed)
-        for row, length in zip(self.rows, self.lengths):
+        for row, length in zip(self.rows, self.lengths, strict=True):
             own = [pages.pop() for _ in range(-(-length // self.page_size))]
             slots = [page * self.page_size + i for page in own for i in range(self.page_size)][:length]
             self.table[row, :length] = torch.tensor(slots, dtype=torch.int32)
@@ -106,7 +107,7 @@ class Scene:
 
     @property
     def lengths(self) -> list[int]:
-        return [p + n for p, n in zip(self.prefix, self.new)]
+        return [p + n for p, n in zip(self.prefix, self.new, strict=True)]
 
     def _slots(self, request: int) -> torch.Tensor:
         return self.table[self.rows[request], : self.lengths[request]].long()
@@ -117,7 +118,8 @@ class Scene:
         self.q = self._random(total, heads.query, heads.head_dim)
         self.keys = [self._random(length, heads.kv, heads.head_dim) for length in self.lengths]
         self.values = [
-            k[..., : heads.value_dim] if heads.is_mla else self._random(*k.shape[:2], heads.value_dim) for k in self.keys
+            k[..., : heads.value_dim] if heads.is_mla else self._random(*k.shape[:2], heads.value_dim)
+            for k in self.keys
         ]
         for request, prefix in enumerate(self.prefix):
             slots = self._slots(request)[:prefix]
@@ -172,8 +174,8 @@ class Scene:
         backend = create_ddtree_sm120_backend(self.runner())
         batch, layer = self.batch(spec_info), self.layer()
         backend.init_forward_metadata(batch)
-        new_keys = torch.cat([k[p:] for k, p in zip(self.keys, self.prefix)])
-        new_values = torch.cat([v[p:] for v, p in zip(self.values, self.prefix)])
+        new_keys = torch.cat([k[p:] for k, p in zip(self.keys, self.prefix, strict=True)])
+        new_values = torch.cat([v[p:] for v, p in zip(self.values, self.prefix, strict=True)])
         if self.heads.is_mla:
             latent = self.heads.value_dim
             out = backend.forward(
@@ -220,8 +222,12 @@ class Scene:
         positions = [*range(prefix), *(prefix + len(path) - 1 for path in paths)]
         visible = torch.zeros(new, prefix + new, dtype=torch.bool)
         for node in range(new):
-            candidates = range(prefix + new) if bidirectional else [*range(prefix), *(prefix + other for other in paths[node])]
-            visible[node, [key for key in candidates if window < 0 or positions[key] >= positions[prefix + node] - window]] = True
+            candidates = (
+                range(prefix + new) if bidirectional else [*range(prefix), *(prefix + other for other in paths[node])]
+            )
+            visible[
+                node, [key for key in candidates if window < 0 or positions[key] >= positions[prefix + node] - window]
+            ] = True
         return visible
 
 

@@ -44,9 +44,7 @@ def _verify_scene(heads, dtype, page_size, num_nodes, prefix, seed=0, **layer_op
 
 
 def _words(scene: Scene, **more) -> SimpleNamespace:
-    return SimpleNamespace(
-        draft_token_num=scene.new[0], custom_mask=None, mask_words=mask_words(scene.parents), **more
-    )
+    return SimpleNamespace(draft_token_num=scene.new[0], custom_mask=None, mask_words=mask_words(scene.parents), **more)
 
 
 @HEADS
@@ -118,7 +116,7 @@ def test_decode(heads, dtype, page_size):
 @PAGES
 @pytest.mark.parametrize("mode", [ForwardMode.EXTEND, ForwardMode.MIXED])
 def test_ragged_extend(heads, dtype, page_size, mode):
-    """Prefill, prefill with a cached prefix, chunks of one token, decodes among them, and a request with nothing to do."""
+    """Prefill, a cached prefix, chunks of one token, decodes among them, and a request with nothing to do."""
     _assert_right(Scene(heads, dtype, page_size, mode, [0, 0, 100, 17, 5, 128], [1, 70, 1, 40, 0, 64]))
 
 

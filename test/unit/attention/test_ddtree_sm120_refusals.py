@@ -28,9 +28,9 @@ def _verify(**attributes) -> SimpleNamespace:
 
 def test_mask_of_the_other_layout():
     """The fault that silently gave wrong tokens: a QLEN_ONLY mask read as FULL_MASK, and the reverse."""
-    with pytest.raises(ValueError, match="FULL_MASK.*40"):
+    with pytest.raises(ValueError, match=r"FULL_MASK.*40"):
         _scene().run(_verify(custom_mask=byte_mask(TREE, None), tree_mask_mode=TreeMaskMode.FULL_MASK))
-    with pytest.raises(ValueError, match="QLEN_ONLY.*16"):
+    with pytest.raises(ValueError, match=r"QLEN_ONLY.*16"):
         _scene().run(_verify(custom_mask=byte_mask(TREE, [6])))
 
 
@@ -97,7 +97,7 @@ def test_unknown_argument():
 def test_other_devices():
     runner = _scene().runner()
     runner.device = "cuda"
-    with pytest.raises(RuntimeError, match="CUDA kernel not built yet.*--attention-backend triton"):
+    with pytest.raises(RuntimeError, match=r"CUDA kernel not built yet.*--attention-backend triton"):
         create_ddtree_sm120_backend(runner)
 
 

@@ -16,7 +16,8 @@ def test_bonus_tokens(oracle, stride, lens):
 
 
 @pytest.mark.parametrize(
-    "accept_index", [[[-1]], [[0]], [[0, 2, -1], [4, -1, -1], [6, 7, 8]], [[-1, -1], [3, -1]], [[0, 1, 2, 3, 4, 5, 6, 7]]]
+    "accept_index",
+    [[[-1]], [[0]], [[0, 2, -1], [4, -1, -1], [6, 7, 8]], [[-1, -1], [3, -1]], [[0, 1, 2, 3, 4, 5, 6, 7]]],
 )
 def test_accept_out_cache_loc(oracle, accept_index):
     index = torch.tensor(accept_index, dtype=torch.int32)

@@ -30,7 +30,7 @@ def test_rows_move_in_every_buffer(oracle, tgt, src, dtype):
     copy_all_layer_kv_cache_cpu(
         torch.tensor([b.data_ptr() for b in buffers]), torch.tensor([b[0].nbytes for b in buffers]), tgt, src
     )
-    for mine, theirs in zip(buffers, expected):
+    for mine, theirs in zip(buffers, expected, strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -41,4 +41,4 @@ def test_nothing_to_move():
     copy_all_layer_kv_cache_cpu(
         torch.tensor([b.data_ptr() for b in buffers]), torch.tensor([b[0].nbytes for b in buffers]), none, none
     )
-    assert all(torch.equal(a, b) for a, b in zip(before, buffers))
+    assert all(torch.equal(a, b) for a, b in zip(before, buffers, strict=True))

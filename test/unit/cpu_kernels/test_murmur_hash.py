@@ -36,10 +36,7 @@ def test_every_row_and_index(seed):
     got = murmur_hash32_cpu(seeds, torch.tensor(positions), torch.tensor(indices))
     assert got.dtype == torch.uint32
     wanted = [
-        [
-            murmur3_32(struct.pack("<QII", seed & 0xFFFFFFFFFFFFFFFF, position, index))
-            for index in indices
-        ]
+        [murmur3_32(struct.pack("<QII", seed & 0xFFFFFFFFFFFFFFFF, position, index)) for index in indices]
         for position in positions
     ]
     assert got.tolist() == wanted

@@ -40,7 +40,7 @@ def test_build_tree(oracle, shape, mode):
     )
     outputs = _outputs(batch, num_nodes, seq_lens, mode)
     build_tree_kernel_efficient_cpu(*arguments, *outputs, topk, depth, num_nodes, mode)
-    for name, mine, theirs in zip(("mask", "positions", "index", "child", "sibling"), outputs, expected):
+    for name, mine, theirs in zip(("mask", "positions", "index", "child", "sibling"), outputs, expected, strict=True):
         assert torch.equal(mine, theirs), name
 
 
@@ -53,7 +53,7 @@ def test_build_tree_agrees_with_the_parents():
         selection.parent_list, selection.selected_index, seq_lens, *outputs, 3, 5, 14, QLEN_ONLY
     )
     assert torch.equal(outputs[0].view(3, 14, 14), torch.stack([mask_of(p) for p in selection.parents]))
-    for mine, meant in zip(outputs[2:], links_of(selection.parents)):
+    for mine, meant in zip(outputs[2:], links_of(selection.parents), strict=True):
         assert torch.equal(mine, meant)
 
 
@@ -102,7 +102,9 @@ def test_verify_greedy(oracle, num_nodes, width, vocabulary):
         retrive_next_sibling=links[2],
         target_predict=target,
     )
-    for name, mine, theirs in zip(("predicts", "accept_index", "accept_token_num"), (predicts, index, count), expected):
+    for name, mine, theirs in zip(
+        ("predicts", "accept_index", "accept_token_num"), (predicts, index, count), expected, strict=True
+    ):
         assert torch.equal(mine, theirs), name
 
 
@@ -128,13 +130,11 @@ def test_reconstruct(oracle, batch, num_nodes):
     mask = torch.stack([mask_of(p) for p in parents]).view(-1)
     seq_lens = torch.tensor([7, 0, 300])[:batch]
     outputs = [torch.full((batch * num_nodes,), -9) for _ in range(4)]
-    expected = oracle(
-        "reconstruct", mask=mask, seq_lens=seq_lens, outputs=outputs, batch=batch, num_nodes=num_nodes
-    )
+    expected = oracle("reconstruct", mask=mask, seq_lens=seq_lens, outputs=outputs, batch=batch, num_nodes=num_nodes)
     reconstruct_indices_from_tree_mask(mask, seq_lens, *outputs, batch, num_nodes)
-    for name, mine, theirs in zip(("positions", "index", "child", "sibling"), outputs, expected):
+    for name, mine, theirs in zip(("positions", "index", "child", "sibling"), outputs, expected, strict=True):
         assert torch.equal(mine, theirs), name
-    for mine, meant in zip(outputs[1:], links_of(parents)):
+    for mine, meant in zip(outputs[1:], links_of(parents), strict=True):
         assert torch.equal(mine.view(batch, num_nodes), meant)
 
 
@@ -147,5 +147,5 @@ def test_reconstruct_of_a_padded_node(oracle):
         "reconstruct", mask=mask.view(-1), seq_lens=torch.tensor([3]), outputs=outputs, batch=1, num_nodes=5
     )
     reconstruct_indices_from_tree_mask(mask.view(-1), torch.tensor([3]), *outputs, 1, 5)
-    for mine, theirs in zip(outputs, expected):
+    for mine, theirs in zip(outputs, expected, strict=True):
         assert torch.equal(mine, theirs)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 
@@ -37,9 +38,7 @@ def random_eagle_selection(rng: random.Random, batch: int, topk: int, depth: int
             open_candidates = [
                 c
                 for c in range(total)
-                if c not in chosen
-                and c // topk < len(expanded)
-                and (c // topk == 0 or expanded[c // topk] in chosen)
+                if c not in chosen and c // topk < len(expanded) and (c // topk == 0 or expanded[c // topk] in chosen)
             ]
             if not open_candidates:
                 raise ValueError("the draft is too small for that many nodes")
@@ -90,6 +89,6 @@ def links_of(parents: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torc
             children = [c for c in range(num_nodes) if tree[c] == node]
             if children:
                 child[b, node] = children[0]
-            for left, right in zip(children, children[1:]):
+            for left, right in itertools.pairwise(children):
                 sibling[b, left] = right
     return index, child, sibling

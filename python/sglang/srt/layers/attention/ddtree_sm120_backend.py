@@ -6,24 +6,21 @@ One name, one implementation a device:
 * CUDA (sm_120): the tree-verify kernel, in ``ddtree_sm120/cuda_backend.py``.
 * CPU: ``ddtree_sm120/cpu_backend.py``, which runs every mode the server has and is the reference for the CUDA one.
 
-What TARGET_VERIFY reads from ``forward_batch.spec_info`` (``N`` nodes a request, ``L`` committed tokens, ``B`` requests):
+What TARGET_VERIFY reads from ``forward_batch.spec_info``, with ``N`` nodes a request, ``L`` committed tokens and ``B``
+requests:
 
-==================  ====================================  ============================================================
-attribute           shape, dtype                          meaning
-==================  ====================================  ============================================================
-draft_token_num     int                                   ``N``; queries and new KV rows of every request
-mask_words          ``[>= B, N, ceil(N / 32)]``,          bit ``j % 32`` of word ``j // 32`` in row ``i``: node ``i`` sees
-                    int32 or uint32                       node ``j``. All of the prefix is seen. Used when present
-custom_mask         flat bool or uint8                    used when there are no words; layout by ``tree_mask_mode``
-tree_mask_mode      ``TreeMaskMode``, optional            ``FULL_MASK``: per request ``N`` rows of ``L + N``; ``QLEN_ONLY``:
-                                                          ``N`` rows of ``N``. When missing, what SGLang's own builders
-                                                          use on this device (``default_tree_mask_mode``)
-==================  ====================================  ============================================================
+* ``draft_token_num`` (int): ``N``, the queries and new KV rows of every request.
+* ``mask_words`` (optional, ``[>= B, N, ceil(N / 32)]`` int32 or uint32): bit ``j % 32`` of word ``j // 32`` in row
+  ``i`` says that node ``i`` sees node ``j``. All of the prefix is seen. Comes before ``custom_mask``.
+* ``custom_mask`` (flat bool or uint8, or None): read when there are no words.
+* ``tree_mask_mode`` (optional ``TreeMaskMode``): layout of ``custom_mask``. ``FULL_MASK``: per request ``N`` rows of
+  ``L + N``; ``QLEN_ONLY``: ``N`` rows of ``N``. When missing, what SGLang's own builders make on this device
+  (``default_tree_mask_mode``).
 
-Neither mask: the window is a chain, node ``i`` sees nodes ``0..i`` (DFLASH). ``seq_lens`` is ``L``, without the window. Every
-node sees itself. A mask that does not fit its declared layout, or that hides committed tokens, is an error. Sliding-window
-layers measure distance by depth in the tree, not by node number. Layers of type ENCODER_ONLY (the DFLASH drafter's) see
-the whole window in both directions and refuse a tree mask.
+Without either mask the window is a chain: node ``i`` sees nodes ``0..i`` (DFLASH). ``seq_lens`` is ``L``, without the
+window. Every node sees itself. A mask that does not fit its declared layout, or that hides committed tokens, is an
+error. Sliding-window layers measure distance by depth in the tree, not by node number. Layers of type ENCODER_ONLY (the
+DFLASH drafter's) see the whole window in both directions and refuse a tree mask.
 """
 
 from __future__ import annotations
@@ -49,6 +46,6 @@ def create_ddtree_sm120_backend(runner: ModelRunner) -> AttentionBackend:
 
         return DDTreeSM120CpuAttnBackend(runner)
     raise RuntimeError(
-        f"--attention-backend {BACKEND_NAME} on device {runner.device!r}: CUDA kernel not built yet: this release runs the "
-        "backend with --device cpu only. On a GPU choose --attention-backend triton."
+        f"--attention-backend {BACKEND_NAME} on device {runner.device!r}: CUDA kernel not built yet: this release runs "
+        "the backend with --device cpu only. On a GPU choose --attention-backend triton."
     )

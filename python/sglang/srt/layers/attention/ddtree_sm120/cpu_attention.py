@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-
 from sglang.srt.layers.attention.ddtree_sm120.plan import RequestGroup, Visibility
 
 # Scores of one tile of queries; larger ones fall out of the cache and long prefills out of memory.
@@ -55,7 +54,7 @@ def attend(
     num_kv_heads, value_dim = key_buffer.shape[1], out.shape[-1]
     heads_per_kv = num_heads // num_kv_heads
 
-    # [G, Hkv, S, D]: one matrix a request and KV head; query heads of the same KV head become rows of the other operand.
+    # [G, Hkv, S, D]: one matrix a request and KV head; query heads of one KV head become rows of the other operand.
     keys = key_buffer[group.slots].transpose(1, 2).float()
     values = keys[..., :value_dim] if value_buffer is None else value_buffer[group.slots].transpose(1, 2).float()
     transposed_keys = keys.transpose(2, 3)

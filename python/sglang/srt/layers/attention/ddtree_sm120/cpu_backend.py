@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.attention.ddtree_sm120.cpu_attention import LayerParams, attend
 from sglang.srt.layers.attention.ddtree_sm120.plan import AttentionPlan, Visibility, build_plan
@@ -41,8 +40,8 @@ class DDTreeSM120CpuAttnBackend(AttentionBackend):
         self.is_mla = isinstance(self.token_to_kv_pool, MLATokenToKVPool)
         if self.kv_cache_dtype not in _KV_DTYPES:
             raise ValueError(
-                f"--attention-backend ddtree_sm120 on a CPU reads float32, bfloat16 and float16 KV, not {self.kv_cache_dtype}; "
-                "leave --kv-cache-dtype at auto"
+                "--attention-backend ddtree_sm120 on a CPU reads float32, bfloat16 and float16 KV, not "
+                f"{self.kv_cache_dtype}; leave --kv-cache-dtype at auto"
             )
         if isinstance(self.token_to_kv_pool, BaseSWAKVPool):
             raise ValueError(
@@ -76,7 +75,8 @@ class DDTreeSM120CpuAttnBackend(AttentionBackend):
 
         Args:
             q: ``[T, Hq * D]``; for MLA with ``q_rope`` the latent part ``[T, Hq, Dv]``.
-            k, v: ``[T, Hkv, D]`` and ``[T, Hkv, Dv]``; None when the KV is stored already. For MLA with ``k_rope`` the latent.
+            k, v: ``[T, Hkv, D]`` and ``[T, Hkv, Dv]``; None when the KV is stored already. For MLA with ``k_rope`` both
+                are the latent part.
             q_rope, k_rope: ``[T, Hq, D - Dv]``, ``[T, 1, D - Dv]``, the rotary part of MLA.
             sinks, attn_sink: ``[Hq]``, one or neither.
 
@@ -126,6 +126,8 @@ class DDTreeSM120CpuAttnBackend(AttentionBackend):
         if layer.is_cross_attention:
             raise NotImplementedError("ddtree_sm120 on a CPU has no cross attention")
         if layer.logit_cap and layer.logit_capping_method != "tanh":
-            raise NotImplementedError(f"ddtree_sm120 on a CPU has no logit capping of kind {layer.logit_capping_method!r}")
+            raise NotImplementedError(
+                f"ddtree_sm120 on a CPU has no logit capping of kind {layer.logit_capping_method!r}"
+            )
         if layer.xai_temperature_len > 0:
             raise NotImplementedError("ddtree_sm120 on a CPU has no length-dependent temperature")

@@ -9,7 +9,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.layers.attention.ddtree_sm120.tree_mask import read_tree_mask
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
@@ -149,9 +148,9 @@ def build_plan(forward_batch: ForwardBatch, req_to_token: torch.Tensor) -> Atten
 
 
 def _group_requests(query_lens: list[int], prefix_lens: list[int]) -> list[tuple[int, torch.Tensor]]:
-    """Requests that share a query count and, to a factor of two, a KV length: at most half of the padded keys are waste."""
+    """Requests with the same query count and, to a factor of two, the same KV length: at most half of it is padding."""
     members: dict[tuple[int, int], list[int]] = {}
-    for request, (num_queries, prefix) in enumerate(zip(query_lens, prefix_lens)):
+    for request, (num_queries, prefix) in enumerate(zip(query_lens, prefix_lens, strict=True)):
         if num_queries > 0:
             members.setdefault((num_queries, (prefix + num_queries).bit_length()), []).append(request)
     return [(num_queries, torch.tensor(requests)) for (num_queries, _), requests in members.items()]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.kernels.ops.ddtree.tree_build import unpack_mask
 from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.speculative.eagle_utils import default_tree_mask_mode
@@ -21,14 +20,15 @@ def read_tree_mask(spec_info: SpecInput, prefix_lens: torch.Tensor) -> torch.Ten
     """The node-to-node part of a verify batch's mask.
 
     Args:
-        spec_info: see the table in ``ddtree_sm120_backend.py``.
+        spec_info: see ``ddtree_sm120_backend.py``.
         prefix_lens: ``[B]`` integer, committed tokens of each request.
 
     Returns:
         ``[B, N, N]`` bool, ``[b, i, j]``: node ``i`` sees node ``j``; or None for a chain.
 
     Raises:
-        ValueError: the mask does not have the size of its layout, hides committed tokens, or leaves a node blind to itself.
+        ValueError: the mask does not have the size of its layout, hides committed tokens, or leaves a node blind to
+            itself.
         NotImplementedError: the declared layout is none of the three.
     """
     num_nodes = int(spec_info.draft_token_num)
@@ -59,9 +59,7 @@ def _from_words(words: torch.Tensor, batch: int, num_nodes: int) -> torch.Tensor
     return unpack_mask(words[:batch].view(torch.int32), num_nodes)
 
 
-def _from_bytes(
-    mask: torch.Tensor, mode: TreeMaskMode, prefix_lens: torch.Tensor, num_nodes: int
-) -> torch.Tensor:
+def _from_bytes(mask: torch.Tensor, mode: TreeMaskMode, prefix_lens: torch.Tensor, num_nodes: int) -> torch.Tensor:
     batch = prefix_lens.numel()
     if mode == TreeMaskMode.QLEN_ONLY:
         row_width = torch.full_like(prefix_lens, num_nodes, dtype=torch.int64)
@@ -72,13 +70,14 @@ def _from_bytes(
     expected = int(row_width.sum()) * num_nodes
     if mask.numel() != expected:
         raise ValueError(
-            f"custom_mask has {mask.numel()} entries; {mode.name} of {batch} requests with {num_nodes} nodes has {expected}"
+            f"custom_mask has {mask.numel()} entries; {mode.name} of {batch} requests with {num_nodes} nodes has "
+            f"{expected}"
         )
     node = torch.arange(num_nodes)
     first_row = (row_width * num_nodes).cumsum(0) - row_width * num_nodes
     row_end = first_row[:, None] + (node + 1) * row_width[:, None]
     tree = mask[row_end[:, :, None] - num_nodes + node]
-    # Every cell outside the tree part belongs to the prefix, so all of the prefix is seen when the totals differ by its size.
+    # Every cell outside the tree part belongs to the prefix: all of it is seen when the totals differ by its size.
     prefix_cells = expected - tree.numel()
     if int(mask.sum()) - int(tree.sum()) != prefix_cells:
         raise ValueError("custom_mask hides committed tokens; ddtree_sm120 reads all of the prefix")
