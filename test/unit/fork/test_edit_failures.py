@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user reads when an edit cannot be made. Each message names the patch, the edit, the file, and what was sought."""
+"""What a user reads when an edit cannot be made: the patch, the edit, the file, and what was sought."""
 
 import pytest
 from helpers import FILE, edited, run

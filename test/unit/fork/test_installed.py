@@ -23,16 +23,20 @@ class Environment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
         self.python = folder / "bin" / "python"
         (self.site,) = folder.glob("lib/python*/site-packages")
-        self.dependencies = self.site / "zz_dependencies.pth"
 
     def pip(self, *arguments: str, **options) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--no-deps", "--no-compile"]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, **options)
         assert done.returncode == 0, done.stdout + done.stderr
-        # Only now: pip would take the fork that is installed here for the environment's own. The line comes after the
-        # environment's site-packages, so its own sglang is found first.
-        self.dependencies.write_text(sysconfig.get_path("purelib") + "\n")
+        self.see_dependencies()
         return done
+
+    def see_dependencies(self) -> None:
+        """After pip, which would take the fork that is installed here for the environment's own.
+
+        The line comes after the environment's site-packages, so its own sglang is found first.
+        """
+        (self.site / "zz_dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def run(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -57,17 +61,41 @@ def fresh(built, tmp_path_factory):
     return environment
 
 
-def test_version_names_the_fork(fresh):
-    code = "import sglang; print(sglang.__version__, sglang.__file__)"
-    version, file = fresh.output(code).split(" ", 1)
-    assert version == VERSION
-    assert Path(file) == fresh.site / "sglang" / "__init__.py"
+@pytest.fixture(scope="module")
+def imported(fresh):
+    """One process that imports SGLang and every edited or added module, which takes a while."""
+    manifest = json.loads((fresh.site / "sglang" / "_ddtree_manifest.json").read_text())
+    names = [file for file in [*manifest["edited"], *manifest["added"]] if file.endswith(".py")]
+    modules = sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names)
+    # The CPU functions of sgl_kernel are not imported by this name, but as sgl_kernel.
+    modules = [module for module in modules if not module.startswith("sglang._cpu.sgl_kernel")]
+    code = f"""
+import importlib, json, sglang, sglang.launch_server, sgl_kernel
+for name in {modules!r}:
+    importlib.import_module(name)
+print(json.dumps([sglang.__version__, sglang.__file__, sgl_kernel.__file__, {len(modules)}]))
+"""
+    return json.loads(fresh.output(code))
+
+
+def test_version_names_the_fork(fresh, imported):
+    assert imported[0] == VERSION
+    assert Path(imported[1]) == fresh.site / "sglang" / "__init__.py"
+
+
+def test_edited_and_added_modules_import(imported):
+    assert imported[3] > 20
+
+
+def test_the_cpu_functions_of_sgl_kernel_come_with_the_wheel(fresh, imported):
+    assert Path(imported[2]) == fresh.site / "sglang" / "_cpu" / "sgl_kernel" / "__init__.py"
 
 
 def test_command_line_of_upstream_is_there(fresh):
-    done = fresh.run(str(fresh.python.parent / "sglang"), "version")
-    assert done.returncode == 0, done.stderr
-    assert VERSION in done.stdout
+    (distribution,) = importlib.metadata.distributions(name="sglang", path=[str(fresh.site)])
+    commands = {entry.name for entry in distribution.entry_points if entry.group == "console_scripts"}
+    assert "sglang" in commands
+    assert all(os.access(fresh.python.parent / command, os.X_OK) for command in commands)
 
 
 def test_installed_files_are_as_recorded(fresh):
@@ -88,18 +116,6 @@ def test_requirements_are_met_here():
     assert importlib.metadata.version("sglang") == VERSION
 
 
-def test_edited_and_added_modules_import(fresh):
-    manifest = json.loads((fresh.site / "sglang" / "_ddtree_manifest.json").read_text())
-    names = [file for file in [*manifest["edited"], *manifest["added"]] if file.endswith(".py")]
-    modules = sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names)
-    assert "sglang.version" in modules
-    modules = [module for module in modules if not module.startswith("sglang._cpu.sgl_kernel")]
-    code = (
-        f"import importlib, sglang.launch_server\nfor name in {modules!r}: importlib.import_module(name)\nprint('done')"
-    )
-    assert fresh.output(code) == "done"
-
-
 def test_doctor_finds_nothing_wrong(fresh):
     status, findings, text = fresh.doctor()
     assert status == 0, text
@@ -110,32 +126,32 @@ def test_doctor_finds_nothing_wrong(fresh):
     assert "torch" in findings and "would run" in findings
 
 
-@pytest.mark.parametrize(
-    ("what", "file"),
-    [
-        ("edited files", "sglang/version.py"),
-        ("added files", "sglang/_cpu/__init__.py"),
-        ("other files", "sglang/utils.py"),
-    ],
-)
 @pytest.mark.parametrize("damage", ["changed", "missing"])
-def test_doctor_finds_a_damaged_file(fresh, what, file, damage):
-    path = fresh.site / file
-    content = path.read_bytes()
+def test_doctor_finds_a_damaged_file(fresh, damage):
+    damaged = {
+        "edited files": "sglang/version.py",
+        "added files": "sglang/_cpu/__init__.py",
+        "other files": "sglang/utils.py",
+    }
+    paths = {file: fresh.site / file for file in damaged.values()}
+    kept = {file: path.read_bytes() for file, path in paths.items()}
     try:
-        if damage == "missing":
-            path.unlink()
-        else:
-            path.write_bytes(content + b"\n")
+        for file, path in paths.items():
+            if damage == "missing":
+                path.unlink()
+            else:
+                path.write_bytes(kept[file] + b"\n")
         status, findings, _ = fresh.doctor()
     finally:
-        path.write_bytes(content)
+        for file, path in paths.items():
+            path.write_bytes(kept[file])
     assert status == 1
-    assert findings[what]["ok"] is False
-    assert (
-        f"{file} {'is missing' if damage == 'missing' else 'was changed'}; run `make install`" in findings[what]["said"]
-    )
-    assert [name for name, finding in findings.items() if finding["ok"] is False] == [what]
+    for what, file in damaged.items():
+        assert findings[what]["ok"] is False
+        told = f"{file} {'is missing' if damage == 'missing' else 'was changed'}; run `make install`"
+        assert told in findings[what]["said"]
+        assert findings[what]["said"].startswith("1 of ")
+    assert {name for name, finding in findings.items() if finding["ok"] is False} == set(damaged)
 
 
 def test_doctor_of_upstream_itself(pinned, tmp_path):
@@ -171,24 +187,26 @@ def checkout(config, tmp_path_factory):
 
 def test_development_install(checkout, tmp_path):
     environment = Environment(tmp_path / "env")
-    environment.pip("--no-build-isolation", "--editable", str(checkout))
-    assert environment.output("import sglang; print(sglang.__version__)") == VERSION
+    environment.see_dependencies()  # the build needs them
+    environment.pip("--ignore-installed", "--no-build-isolation", "--editable", str(checkout))
     status, findings, text = environment.doctor()
     assert status == 0, text
+    assert VERSION in findings["installation"]["said"]
+    assert findings["added files"]["ok"] is True
 
-    for folder, package in (
-        ("python/sglang/_cpu", "sglang._cpu"),
-        ("python/sglang/srt/speculative/ddtree", "sglang.srt.speculative.ddtree"),
-        ("sgl-kernel/cpu/sgl_kernel", "sglang._cpu.sgl_kernel"),
-    ):
-        edited = checkout / folder / "__init__.py"
-        edited.write_text(edited.read_text() + "\nJUST_EDITED = 'seen at once'\n")
-        where = f"import importlib.util as u; print(u.find_spec('{package}').origin)"
-        assert "JUST_EDITED" in Path(environment.output(where)).read_text()
-    (checkout / "python/sglang/srt/speculative/ddtree" / "just_made.py").touch()
-    assert environment.output(
-        "import importlib.util as u; print(u.find_spec('sglang.srt.speculative.ddtree.just_made').origin)"
-    ).endswith("just_made.py")
+    # One file of each kind: in a folder that two trees share, in a folder of ours, in the second tree; and a new one.
+    edits = {
+        "python/sglang/_cpu/__init__.py": "sglang._cpu",
+        "python/sglang/srt/speculative/ddtree/__init__.py": "sglang.srt.speculative.ddtree",
+        "sgl-kernel/cpu/sgl_kernel/__init__.py": "sgl_kernel",
+        "python/sglang/srt/speculative/ddtree/just_made.py": "sglang.srt.speculative.ddtree.just_made",
+    }
+    for file in edits:
+        with (checkout / file).open("a") as opened:
+            opened.write("\nJUST_EDITED = 'seen at once'\n")
+    code = f"import importlib, sglang\nfor m in {list(edits.values())}:\n"
+    code += "    assert importlib.import_module(m).JUST_EDITED == 'seen at once'\nprint(sglang.__version__)"
+    assert environment.output(code) == VERSION
     status, findings, text = environment.doctor()
     assert status == 0, text
     assert "3 of them changed in the checkout since the build" in findings["added files"]["said"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kind of edit on files of the releases that the anchors are kept for.
 
-The sources are upstream's and not held here. What an edit did is read from the result with `ast`, and from the lines that
-differ: an edit may add its own lines and touch the anchored statement, nothing else.
+The sources are upstream's and not held here. What an edit did is read from the result with `ast`, and from the lines
+that differ: an edit may add its own lines and touch the anchored statement, nothing else.
 """
 
 import ast
@@ -17,6 +17,7 @@ from fork.apply import apply_series
 S = "sglang/srt"
 CHOICES = f"{S}/arg_groups/choices.py"
 SPEC_INFO = f"{S}/speculative/spec_info.py"
+BLOCK_SIZE = """in = "DFlashWorkerV2.__init__"\nat = {assigns = "self.block_size", calls = "get_spec"}\n"""
 DFLASH = f"{S}/speculative/dflash_worker_v2.py"
 REGISTRY = f"{S}/layers/attention/attention_registry.py"
 SIZING = f"{S}/mem_cache/allocation_sizing.py"
@@ -33,7 +34,7 @@ CASES = {
     "member": (SPEC_INFO, """in = "SpeculativeAlgorithm"\nmember = "NEW = auto()" """, 1, 0),
     "method": (
         SPEC_INFO,
-        '''in = "SpeculativeAlgorithm"\nmethod = """\ndef is_new(self):\n    return self == SpeculativeAlgorithm.NEW\n"""''',
+        '''in = "SpeculativeAlgorithm"\nmethod = """\ndef is_new(self):\n    return self is not None\n"""''',
         3,
         0,
     ),
@@ -52,13 +53,13 @@ CASES = {
     "import": (SIZING, """import = "from sglang.srt.new import thing" """, 1, 0),
     "before": (
         DFLASH,
-        """in = "DFlashWorkerV2.__init__"\nat = {assigns = "self.block_size", calls = "get_spec"}\nbefore = "new = 1" """,
+        BLOCK_SIZE + """before = "new = 1" """,
         1,
         0,
     ),
     "after": (
         DFLASH,
-        """in = "DFlashWorkerV2.__init__"\nat = {assigns = "self.block_size", calls = "get_spec"}\nafter = "new = 1" """,
+        BLOCK_SIZE + """after = "new = 1" """,
         1,
         0,
     ),
@@ -79,7 +80,7 @@ CASES = {
     ),
     "value": (
         DFLASH,
-        """in = "DFlashWorkerV2.__init__"\nat = {assigns = "self.block_size", calls = "get_spec"}\nvalue = "self.new({old})" """,
+        BLOCK_SIZE + """value = "self.new({old})" """,
         1,
         1,
     ),

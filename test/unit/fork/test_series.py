@@ -106,7 +106,9 @@ def test_only_edited_files_are_read(tmp_path):
     write_patch(tmp_path, EDIT.format(file=FILE) + 'at = "end"\nafter = "a = 1"')
 
     class Reads(dict):
-        asked: list[str] = []
+        def __init__(self, files):
+            super().__init__(files)
+            self.asked = []
 
         def __getitem__(self, file):
             self.asked.append(file)

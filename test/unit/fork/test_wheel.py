@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel, read with the standard library and `packaging` only: what is in it, and that it is what RECORD, METADATA and the manifest say."""
+"""What is in the wheel, and that it is what RECORD, METADATA and the manifest say.
+
+Read with the standard library and `packaging` only.
+"""
 
 import base64
 import csv
