@@ -51,7 +51,7 @@ WRONG = {
     "unknown backend": Wrong(
         ["--attention-backend", "nonsense"], ["--attention-backend", "'nonsense'", BACKEND]
     ),
-    "unknown algorithm": Wrong(["--speculative-algorithm", "NONSENSE"], ["NONSENSE"]),
+    "unknown algorithm": Wrong(["--speculative-algorithm", "NONSENSE"], ["--speculative-algorithm NONSENSE", "DFLASH"]),
     "draft missing": Wrong(DFLASH, [DRAFT, "DFLASH"]),
     "draft not there": Wrong(
         [*DFLASH, DRAFT, "/nonexistent/draft"], [DRAFT, "/nonexistent/draft", "no such"]
@@ -94,10 +94,16 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def refusals(models, environ, logs) -> Iterator[dict[str, Future[Refusal]]]:
-    """All wrong launches, two at a time: most of their time goes into imports."""
+def refusals(request, models, environ, logs) -> Iterator[dict[str, Future[Refusal]]]:
+    """The selected wrong launches, two at a time: most of their time goes into imports."""
     drafts = {name: str(ensure_mismatched(MODELS, name)) for name in MISMATCHES}
     drafts["fitting"] = str(models[TARGET.pair].draft)
+
+    selected = [
+        item.callspec.params["name"]
+        for item in request.session.items
+        if getattr(item, "function", None) is test_refused_with_a_clear_error
+    ]
 
     def launch(name: str, wrong: Wrong) -> Refusal:
         added = [drafts.get(argument, argument) for argument in wrong.arguments]
@@ -109,7 +115,7 @@ def refusals(models, environ, logs) -> Iterator[dict[str, Future[Refusal]]]:
         return end_of(server)
 
     with ThreadPoolExecutor(2) as threads:
-        yield {name: threads.submit(launch, name, wrong) for name, wrong in WRONG.items()}
+        yield {name: threads.submit(launch, name, WRONG[name]) for name in selected}
 
 
 def end_of(server: Server) -> Refusal:
