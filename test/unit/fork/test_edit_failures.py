@@ -2,7 +2,7 @@
 """What a user reads when an edit cannot be made: the patch, the edit, the file, and what was sought."""
 
 import pytest
-from helpers import FILE, edited, run
+from tiny_upstream import FILE, edited, run
 
 from fork.errors import EditError
 

@@ -5,7 +5,7 @@ application changes nothing."""
 import textwrap
 
 import pytest
-from helpers import edited
+from tiny_upstream import edited
 
 CASES = {
     "append to a list on one line": (

@@ -2,7 +2,7 @@
 """What a patch file may say, and what is told when it says something else."""
 
 import pytest
-from helpers import FILE, HEADER, write_patch
+from tiny_upstream import FILE, HEADER, write_patch
 
 from fork import patches
 from fork.errors import PatchFormatError

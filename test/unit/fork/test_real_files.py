@@ -9,7 +9,7 @@ import ast
 import difflib
 
 import pytest
-from helpers import write_patch
+from tiny_upstream import write_patch
 
 from fork import patches
 from fork.apply import apply_series

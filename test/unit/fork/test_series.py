@@ -4,7 +4,7 @@
 import ast
 import textwrap
 
-from helpers import FILE, write_patch
+from tiny_upstream import FILE, write_patch
 
 from fork import patches
 from fork.apply import apply_series

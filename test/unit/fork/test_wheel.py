@@ -218,7 +218,7 @@ METADATA = (
 
 
 def test_metadata_of_an_upstream_that_moved(config):
-    with pytest.raises(ForkError, match="holds sglang-kernel==0.4.10, but upstream does not require that"):
+    with pytest.raises(ForkError, match=r"holds sglang-kernel==0.4.10, but upstream does not require that"):
         metadata.rewrite(METADATA.replace("0.4.10", "0.4.11") + "\nwords\n", config)
     with pytest.raises(ForkError, match="upstream has an extra named cuda of its own now"):
         metadata.rewrite(METADATA + "Provides-Extra: cuda\n\nwords\n", config)
