@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 DEVICE = torch.device("cuda")
 LIMIT = 4e-3  # ||out - ref|| / ||ref||, bf16
 ROW_LIMIT = 1e-2  # the same for one (row, head): a single wrong row cannot hide in the norm of the call
-LSE_LIMIT = 1e-3
+LSE_LIMIT = 4e-3
 HEADS = [1, 2, 4, 8, 16, 20, 32, 64, 128]
 NODES = [1, 2, 3, 7, 8, 16, 17, 31, 32, 33, 64, 65, 128, 257]
 PAGE_SIZES = [1, 2, 4, 8, 16, 32, 64]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of mla_tree_verify: 4 score warps and 8 value warps over this block's share of the KV steps.
+// One block of mla_tree_verify: score, value and load warps over this block's share of the KV steps.
 #pragma once
 
+#include "mla_tree_verify/load.cuh"
 #include "mla_tree_verify/score.cuh"
 #include "mla_tree_verify/value.cuh"
 
@@ -34,25 +35,18 @@ __global__ void __launch_bounds__(kThreads, 1) tree_verify_kernel(const __grid_c
     if (blockIdx.x < shares.count && shares.total > 0) {
       const int begin = shares.begin(blockIdx.x);
       const Location where = locate(shape, begin);
-      plan.batch = where.batch, plan.tile = where.tile, plan.step = where.step;
-      plan.total = shares.begin(blockIdx.x + 1) - begin;
-      if (threadIdx.x == 0)
-        smem.walk = IndexWalk{where.batch, where.tile, where.step, where.steps, shape.keys(where.batch)};
+      plan = Plan{where.batch, where.tile, where.step, shares.begin(blockIdx.x + 1) - begin};
     }
     if (threadIdx.x == 0) smem.plan = plan;
   } else if (threadIdx.x == 32) {
-#if DDTREE_HAS_BULK_COPY
-    const int kv_arrivals = 1;  // the lane that announces the bytes
-#else
-    const int kv_arrivals = 32;
-#endif
     for (int i = 0; i < kSlots; ++i) {
-      ptx::mbarrier_init(&smem.kv_full[i], kv_arrivals);
+      ptx::mbarrier_init(&smem.kv_full[i], LoadWarp<RowTiles>::kArrivals);
       ptx::mbarrier_init(&smem.kv_empty[i], kValueWarps);
     }
-    for (int i = 0; i < kIndexRing; ++i) ptx::mbarrier_init(&smem.index_full[i], 32);
-    ptx::mbarrier_init(&smem.p_full, kScoreWarps);
-    ptx::mbarrier_init(&smem.p_empty, kValueWarps);
+    for (int i = 0; i < kBuffers; ++i) {
+      ptx::mbarrier_init(&smem.step_full[i], kScoreWarps);
+      ptx::mbarrier_init(&smem.step_empty[i], kValueWarps);
+    }
 #if DDTREE_HAS_BULK_COPY
     ptx::fence_barrier_init();
 #endif
@@ -62,11 +56,12 @@ __global__ void __launch_bounds__(kThreads, 1) tree_verify_kernel(const __grid_c
   if (warp < kScoreWarps) {
     if constexpr (RowTiles == 2) ptx::grow_registers<kScoreRegisters>();
     ScoreWarp<RowTiles>(smem, shape, args.score).run();
+  } else if (warp < kLoadWarp) {
+    if constexpr (RowTiles == 2) ptx::grow_registers<kValueRegisters>();
+    ValueWarp<RowTiles>(smem, shape, args.output).run();
   } else {
-    if constexpr (RowTiles == 2) ptx::shrink_registers<kValueRegisters>();
-    const KvRing<RowTiles> ring{smem, shape, args.kv};
-    if (warp == kScoreWarps) ring.start();
-    ValueWarp<RowTiles>(smem, shape, args.output).run(ring);
+    if constexpr (RowTiles == 2) ptx::shrink_registers<kLoadRegisters>();
+    if (warp == kLoadWarp) LoadWarp<RowTiles>{smem, shape, args.kv}.run();
   }
 }
 

@@ -92,6 +92,21 @@ __device__ __forceinline__ Location locate(const Shape& shape, int at) {
   return Location{shape.batch, 0, 0, 0, before};
 }
 
+// Where a warp is in the ring of slots and in the handover buffers, in one register.
+struct Cursor {
+  static_assert(kBuffers == 2);
+  uint32_t state = 0;  // slot, its barrier's phase from bit 8, steps from bit 16
+
+  __device__ __forceinline__ int slot() const { return state & 0xff; }
+  __device__ __forceinline__ uint32_t slot_phase() const { return state >> 8 & 1; }
+  __device__ __forceinline__ int buffer() const { return state >> 16 & 1; }
+  __device__ __forceinline__ uint32_t buffer_phase() const { return state >> 17 & 1; }
+  __device__ __forceinline__ void advance() {
+    state += 0x10001;
+    if (slot() == kSlots) state = (state & ~0xffu) ^ 0x100;
+  }
+};
+
 // Moves a warp's piece on to the next one of the share; false when the share is used up. All lanes of the warp call it
 // together. The piece lives in shared memory, one copy a warp: the score warps have no register to spare for it.
 __device__ __forceinline__ bool next_piece(Piece& piece, const Shape& shape, const Plan& plan) {

@@ -41,54 +41,68 @@ struct ScoreWarp {
   __device__ __forceinline__ int own_row(int r) const { return m_tile * 16 + quad_row + (kHalves == 1 ? r : half) * 8; }
 
   __device__ __forceinline__ void run() const {
-    Piece& piece = smem.walk_of[warp];
+    Piece& piece = smem.piece_of[warp];
     if (lane == 0) piece.done = piece.count = 0;
     __syncwarp();
-    int slot = 0;
-    uint32_t phases = 2;  // bit 0: of the slot's barrier, bit 1: of p_empty
+    Cursor at;
+    const uint32_t k_lane = lane_address();
     while (next_piece(piece, shape, smem.plan)) {
-      uint32_t q[kDimSteps][4];
-      load_q(q, piece.batch, piece.tile);
-      Rows rows;
-      reset_max();
-      // The step's first key, counted from the start of the tree window.
-      int first_node = piece.step * kBlockKeys - (shape.keys(piece.batch) - shape.num_nodes);
-
-      for (int left = piece.count; left > 0; --left, first_node += kBlockKeys) {
-        ptx::mbarrier_wait(&smem.kv_full[slot], phases & 1);
-        // Read anew each step: there is no register to keep it in.
-        const bool active = piece.tile * Tile<RowTiles>::kRows + m_tile * 16 < shape.num_nodes * args.num_heads;
-        float s[2][4];
-        if (active) multiply(s, q, slot);
-        if (++slot == kSlots) slot = 0, phases ^= 1;
-
-        // The value warps have taken the P before this one, so the other half has read the scores before these: it wrote its
-        // part of that P after reading them. After the last step of a piece they have used the statistics too.
-        ptx::mbarrier_wait(&smem.p_empty, phases >> 1);
-        phases ^= 2;
-        int flags = left == 1 ? kLast : 0;
-        if (active) {
-          float v[kOwnRows][4];
-          complete(s, v);
-          if (first_node + kBlockKeys > 0) mask(v, first_node, piece.batch, piece.tile);
-          flags |= kActive | (softmax(v, rows) ? kRescale : 0);
-          if (left == 1) publish_stats(rows);
-        }
-        if (lane == 0) {
-          smem.step_flags[warp] = flags;
-          if (left == 1 && warp == 0) smem.finished = piece;
-        }
-        __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(&smem.p_full);
-      }
+      if (piece.tile * Tile<RowTiles>::kRows + m_tile * 16 < shape.num_nodes * args.num_heads)
+        active_piece(piece, at, k_lane);
+      else
+        idle_piece(piece, at);
     }
   }
 
  private:
+  __device__ __forceinline__ void active_piece(const Piece& piece, Cursor& at, uint32_t k_lane) const {
+    uint32_t q[kDimSteps][4];
+    load_q(q, piece.batch, piece.tile);
+    Rows rows;
+    reset_max();
+    // The step's first key, counted from the start of the tree window.
+    int first_node = piece.step * kBlockKeys - (shape.keys(piece.batch) - shape.num_nodes);
+
+    for (int left = piece.count; left > 0; --left, at.advance(), first_node += kBlockKeys) {
+      ptx::mbarrier_wait(&smem.kv_full[at.slot()], at.slot_phase());
+      float s[2][4];
+      multiply(s, q, k_lane + at.slot() * kSlotBytes);
+
+      // The value warps have taken what this buffer held, statistics included. So the other half has read this buffer of the
+      // exchange too: it handed its part over after that.
+      const int buffer = at.buffer();
+      ptx::mbarrier_wait(&smem.step_empty[buffer], at.buffer_phase() ^ 1);
+      Handover<RowTiles>& to = smem.handover[buffer];
+      float v[kOwnRows][4];
+      complete(s, v, buffer);
+      if (first_node + kBlockKeys > 0) mask(v, first_node, piece.batch, piece.tile);
+      int flags = left == 1 ? kActive | kLast : kActive;
+      if (softmax(v, rows, to)) flags |= kRescale;
+      if (left == 1) publish_stats(rows, to);
+      hand_over(to, flags, piece);
+    }
+  }
+
+  // No row of the request is in this warp's m16 tile. It still takes part in the handover.
+  __device__ __forceinline__ void idle_piece(const Piece& piece, Cursor& at) const {
+    for (int left = piece.count; left > 0; --left, at.advance()) {
+      ptx::mbarrier_wait(&smem.step_empty[at.buffer()], at.buffer_phase() ^ 1);
+      hand_over(smem.handover[at.buffer()], left == 1 ? kLast : 0, piece);
+    }
+  }
+
+  __device__ __forceinline__ void hand_over(Handover<RowTiles>& to, int flags, const Piece& piece) const {
+    if (lane == 0) {
+      to.flags[warp] = flags;
+      if (warp == 0 && (flags & kLast)) to.piece = piece;
+    }
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&smem.step_full[&to - smem.handover]);
+  }
+
   // Sums of the own rows; each lane has those of its own keys until the end. The maxima are in shared memory.
   struct Rows {
-    float sum[kOwnRows] = {};        // of p as rounded to bf16: what the value warps multiply is what is divided by
-    float exact_sum[kOwnRows] = {};  // of p itself, for the log-sum-exp
+    float sum[kOwnRows] = {};  // of p as rounded to bf16: what the value warps multiply is what is divided by
   };
 
   __device__ __forceinline__ void reset_max() const {
@@ -117,31 +131,47 @@ struct ScoreWarp {
 #pragma unroll
       for (int k = 0; k < kDimSteps; ++k) {
         const __nv_bfloat16* from = (k < kNopeSteps ? nope : rope) + k * 16;
-        q[k][h] = __ldg(reinterpret_cast<const uint32_t*>(from));
-        q[k][2 + h] = __ldg(reinterpret_cast<const uint32_t*>(from + 8));
+        uint32_t* const to = Tile<RowTiles>::in_shared(k) ? reinterpret_cast<uint32_t*>(&smem.q[warp][k / 4][lane]) : q[k];
+        to[h] = __ldg(reinterpret_cast<const uint32_t*>(from));
+        to[2 + h] = __ldg(reinterpret_cast<const uint32_t*>(from + 8));
       }
     }
   }
 
-  // K fragments are loaded one step ahead, and two sets of sums alternate: one warp alone must hide both latencies.
-  __device__ __forceinline__ void multiply(float (&s)[2][4], const uint32_t (&q)[kDimSteps][4], int slot) const {
-    const uint32_t k_addr = ptx::smem_addr(smem.kv) + slot * kSlotBytes + ((lane % 8) + (lane / 16) * 8) * kRowPitch +
-                            ((lane / 8) % 2) * 16 + half * (kDimSteps * 32);
+  // What this lane's ldmatrix address is in slot 0. Kept in a register: working it out anew costs each step 60 clocks.
+  __device__ __forceinline__ uint32_t lane_address() const {
+    uint32_t address = ptx::smem_addr(smem.kv) + ((lane % 8) + (lane / 16) * 8) * kRowPitch + ((lane / 8) % 2) * 16 +
+                       half * (kDimSteps * 32);
+    asm volatile("" : "+r"(address));
+    return address;
+  }
+
+  // K fragments are loaded two steps ahead, and two sets of sums alternate: one warp alone must hide both latencies.
+  __device__ __forceinline__ void multiply(float (&s)[2][4], const uint32_t (&q)[kDimSteps][4], uint32_t k_addr) const {
     float sums[2][2][4] = {};
     uint32_t b[2][4];
     ptx::ldmatrix_x4(b[0], k_addr);
+    ptx::ldmatrix_x4(b[1], k_addr + 32);
 #pragma unroll
     for (int k = 0; k < kDimSteps; ++k) {
-      if (k + 1 < kDimSteps) ptx::ldmatrix_x4(b[(k + 1) % 2], k_addr + (k + 1) * 32);
-      ptx::mma_bf16(sums[k % 2][0], q[k], b[k % 2][0], b[k % 2][1]);
-      ptx::mma_bf16(sums[k % 2][1], q[k], b[k % 2][2], b[k % 2][3]);
+      uint32_t a[4];
+      if (Tile<RowTiles>::in_shared(k)) {
+        const uint4 fragment = smem.q[warp][k / 4][lane];
+        a[0] = fragment.x, a[1] = fragment.y, a[2] = fragment.z, a[3] = fragment.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = q[k][i];
+      }
+      ptx::mma_bf16(sums[k % 2][0], a, b[k % 2][0], b[k % 2][1]);
+      ptx::mma_bf16(sums[k % 2][1], a, b[k % 2][2], b[k % 2][3]);
+      if (k + 2 < kDimSteps) ptx::ldmatrix_x4(b[k % 2], k_addr + (k + 2) * 32);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = sums[0][i / 4][i % 4] + sums[1][i / 4][i % 4];
   }
 
   // Scores of the own rows: v[r][n * 2 + e] is key n * 8 + quad_lane * 2 + e of the step.
-  __device__ __forceinline__ void complete(const float (&s)[2][4], float (&v)[kOwnRows][4]) const {
+  __device__ __forceinline__ void complete(const float (&s)[2][4], float (&v)[kOwnRows][4], int buffer) const {
     if constexpr (kHalves == 1) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i % 4 / 2][i / 4 * 2 + i % 2] = s[i / 4][i % 4];
@@ -154,9 +184,9 @@ struct ScoreWarp {
         give[i] = half == 0 ? lower : upper;
         v[0][i] = half == 0 ? upper : lower;
       }
-      reinterpret_cast<float4*>(smem.exchange[warp])[lane] = send;
+      reinterpret_cast<float4*>(smem.exchange[buffer][warp])[lane] = send;
       ptx::named_barrier(1 + m_tile, 64);
-      const float4 got = reinterpret_cast<const float4*>(smem.exchange[warp ^ 1])[lane];
+      const float4 got = reinterpret_cast<const float4*>(smem.exchange[buffer][warp ^ 1])[lane];
       v[0][0] += got.x, v[0][1] += got.y, v[0][2] += got.z, v[0][3] += got.w;
     }
   }
@@ -181,7 +211,7 @@ struct ScoreWarp {
   }
 
   // Writes P; true if the accumulators must be rescaled first, by the factors it then wrote too.
-  __device__ __forceinline__ bool softmax(float (&v)[kOwnRows][4], Rows& rows) const {
+  __device__ __forceinline__ bool softmax(float (&v)[kOwnRows][4], Rows& rows, Handover<RowTiles>& to) const {
     float max[kOwnRows];
     bool left_behind = false;
 #pragma unroll
@@ -193,7 +223,7 @@ struct ScoreWarp {
     }
     // Rare after the first steps, so that the usual step has no shuffle in its way.
     left_behind = __any_sync(~0u, left_behind);
-    if (left_behind) raise_max(v, max, rows);
+    if (left_behind) raise_max(v, max, rows, to);
 
     uint32_t packed[kOwnRows][2];
 #pragma unroll
@@ -205,11 +235,10 @@ struct ScoreWarp {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(p0, p1);
         packed[r][n] = *reinterpret_cast<const uint32_t*>(&pair);
         rows.sum[r] += __low2float(pair) + __high2float(pair);
-        rows.exact_sum[r] += p0 + p1;
       }
     }
     // A C fragment of S is an A fragment of P: no shuffle, no ldmatrix.
-    uint32_t* fragments = smem.p[m_tile];
+    uint32_t* fragments = to.p[m_tile];
     if constexpr (kHalves == 1) {
       reinterpret_cast<uint4*>(fragments)[lane] = make_uint4(packed[0][0], packed[1][0], packed[0][1], packed[1][1]);
     } else {
@@ -219,7 +248,8 @@ struct ScoreWarp {
     return left_behind;
   }
 
-  __device__ __forceinline__ void raise_max(const float (&v)[kOwnRows][4], float (&max)[kOwnRows], Rows& rows) const {
+  __device__ __forceinline__ void raise_max(const float (&v)[kOwnRows][4], float (&max)[kOwnRows], Rows& rows,
+                                            Handover<RowTiles>& to) const {
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) {
       float top = fmaxf(fmaxf(v[r][0], v[r][1]), fmaxf(v[r][2], v[r][3])) * args.scale_log2;
@@ -231,27 +261,23 @@ struct ScoreWarp {
         max[r] = top;
       }
       rows.sum[r] *= alpha;
-      rows.exact_sum[r] *= alpha;
       if (quad_lane == 0) {
-        smem.alpha[own_row(r)] = alpha;
+        to.alpha[own_row(r)] = alpha;
         smem.row_max[own_row(r)] = max[r];
       }
     }
   }
 
-  __device__ __forceinline__ void publish_stats(const Rows& rows) const {
+  __device__ __forceinline__ void publish_stats(const Rows& rows, Handover<RowTiles>& to) const {
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) {
-      float sum = rows.sum[r], exact = rows.exact_sum[r];
-#pragma unroll
-      for (int offset = 1; offset <= 2; offset *= 2) {
-        sum += __shfl_xor_sync(~0u, sum, offset);
-        exact += __shfl_xor_sync(~0u, exact, offset);
-      }
+      float sum = rows.sum[r];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
       if (quad_lane == 0) {
         const float ln2 = 0.693147180559945f;
-        smem.row_inv_sum[own_row(r)] = sum > 0.f ? __fdividef(1.f, sum) : 0.f;
-        smem.row_lse[own_row(r)] = sum > 0.f ? smem.row_max[own_row(r)] * ln2 + __logf(exact) : -INFINITY;
+        to.row_inv_sum[own_row(r)] = sum > 0.f ? __fdividef(1.f, sum) : 0.f;
+        to.row_lse[own_row(r)] = sum > 0.f ? smem.row_max[own_row(r)] * ln2 + __logf(sum) : -INFINITY;
       }
     }
   }

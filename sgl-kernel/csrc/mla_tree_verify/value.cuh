@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/ptx.cuh"
-#include "mla_tree_verify/kv_ring.cuh"
+#include "mla_tree_verify/plan.cuh"
 
 namespace ddtree::mla {
 
@@ -38,43 +38,45 @@ struct ValueWarp {
   }
 
   // The score warps say where pieces end and what they were; this side only counts steps, because its registers are full.
-  __device__ __forceinline__ void run(const KvRing<RowTiles>& ring) const {
+  __device__ __forceinline__ void run() const {
     for (int done = 0; done < smem.plan.total;) {
       float acc[RowTiles][kColumnTiles][4] = {};
       for (int last = 0; !last; ++done) {
-        ptx::mbarrier_wait(&smem.p_full, done & 1);
-        const int2 pair = reinterpret_cast<const int2*>(smem.step_flags)[group()];
+        const int buffer = done % kBuffers, slot = done % kSlots;
+        ptx::mbarrier_wait(&smem.step_full[buffer], (done / kBuffers) & 1);
+        const Handover<RowTiles>& from = smem.handover[buffer];
+        const int2 pair = reinterpret_cast<const int2*>(from.flags)[group()];
         const int flags = pair.x | pair.y;
         last = flags & kLast;
         uint32_t p[RowTiles][4];
         if (flags & kActive) {
 #pragma unroll
           for (int t = 0; t < RowTiles; ++t) {
-            const uint4 a = reinterpret_cast<const uint4*>(smem.p[group() * RowTiles + t])[lane()];
+            const uint4 a = reinterpret_cast<const uint4*>(from.p[group() * RowTiles + t])[lane()];
             p[t][0] = a.x, p[t][1] = a.y, p[t][2] = a.z, p[t][3] = a.w;
           }
-          if (flags & kRescale) rescale(acc, pair.x, pair.y);
+          if (flags & kRescale) rescale(acc, from, pair.x, pair.y);
         }
-        if (!last) give_back_p();
+        if (!last) arrive(&smem.step_empty[buffer]);
         // Long since complete: the score warps waited for it. It is what orders the copy before these reads.
-        const int slot = done % kSlots;
         ptx::mbarrier_wait(&smem.kv_full[slot], (done / kSlots) & 1);
         if (flags & kActive) multiply(acc, p, slot);
-        ring.release(done);
+        arrive(&smem.kv_empty[slot]);
       }
-      const Piece piece = smem.finished;
-      if (piece.part < 0)
-        write_out(acc, piece.batch, piece.tile);
+      const int buffer = (done - 1) % kBuffers;
+      const Handover<RowTiles>& from = smem.handover[buffer];
+      if (from.piece.part < 0)
+        write_out(acc, from);
       else
-        write_part(acc, piece.part, piece.tile);
-      give_back_p();
+        write_part(acc, from);
+      arrive(&smem.step_empty[buffer]);
     }
   }
 
  private:
-  __device__ __forceinline__ void give_back_p() const {
+  __device__ __forceinline__ static void arrive(uint64_t* bar) {
     __syncwarp();
-    if (lane() == 0) ptx::mbarrier_arrive(&smem.p_empty);
+    if (lane() == 0) ptx::mbarrier_arrive(bar);
   }
 
   __device__ __forceinline__ void multiply(float (&acc)[RowTiles][kColumnTiles][4], const uint32_t (&p)[RowTiles][4],
@@ -95,21 +97,22 @@ struct ValueWarp {
   }
 
   // Only the rows of score warps that say so: the other factors in shared memory are old.
-  __device__ __forceinline__ void rescale(float (&acc)[RowTiles][kColumnTiles][4], int first_flags, int second_flags) const {
+  __device__ __forceinline__ void rescale(float (&acc)[RowTiles][kColumnTiles][4], const Handover<RowTiles>& from, int first_flags,
+                                          int second_flags) const {
 #pragma unroll
     for (int t = 0; t < RowTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int flags = (RowTiles == 2 ? t : h) == 0 ? first_flags : second_flags;
-        const float alpha = flags & kRescale ? smem.alpha[row(t, h)] : 1.f;
+        const float alpha = flags & kRescale ? from.alpha[row(t, h)] : 1.f;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) acc[t][n][h * 2] *= alpha, acc[t][n][h * 2 + 1] *= alpha;
       }
     }
   }
 
-  __device__ __forceinline__ void write_out(const float (&acc)[RowTiles][kColumnTiles][4], int batch,
-                                            int tile) const {
+  __device__ __forceinline__ void write_out(const float (&acc)[RowTiles][kColumnTiles][4], const Handover<RowTiles>& from) const {
+    const int tile = from.piece.tile;
 #pragma unroll
     for (int t = 0; t < RowTiles; ++t) {
 #pragma unroll
@@ -119,20 +122,21 @@ struct ValueWarp {
         if (r >= rows_left(tile)) continue;
         const int global = tile * Tile<RowTiles>::kRows + r;
         const int node = global / args.num_heads, head = global - node * args.num_heads;
-        const int64_t node_row = static_cast<int64_t>(batch) * shape.num_nodes + node;
-        const float inv = smem.row_inv_sum[r];
+        const int64_t node_row = static_cast<int64_t>(from.piece.batch) * shape.num_nodes + node;
+        const float inv = from.row_inv_sum[r];
         __nv_bfloat16* to = args.out + node_row * args.out_row_stride + head * args.out_head_stride + column(thread) + quad_lane(thread) * 2;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
           *reinterpret_cast<__nv_bfloat162*>(to + n * 8) =
               __floats2bfloat162_rn(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
         if (args.lse != nullptr && column(thread) == 0 && quad_lane(thread) == 0)
-          args.lse[node_row * args.num_heads + head] = smem.row_lse[r];
+          args.lse[node_row * args.num_heads + head] = from.row_lse[r];
       }
     }
   }
 
-  __device__ __forceinline__ void write_part(const float (&acc)[RowTiles][kColumnTiles][4], int part, int tile) const {
+  __device__ __forceinline__ void write_part(const float (&acc)[RowTiles][kColumnTiles][4], const Handover<RowTiles>& from) const {
+    const int tile = from.piece.tile;
 #pragma unroll
     for (int t = 0; t < RowTiles; ++t) {
 #pragma unroll
@@ -140,13 +144,13 @@ struct ValueWarp {
         const unsigned thread = ptx::thread_index();  // here, so that one row's addresses are live at a time
         const int r = row(t, h, thread);
         if (r >= rows_left(tile)) continue;
-        const float inv = smem.row_inv_sum[r];
-        const int64_t at = static_cast<int64_t>(part) * Tile<RowTiles>::kRows + r;
+        const float inv = from.row_inv_sum[r];
+        const int64_t at = static_cast<int64_t>(from.piece.part) * Tile<RowTiles>::kRows + r;
         float* to = args.parts + at * kMlaLatentDim + column(thread) + quad_lane(thread) * 2;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
           *reinterpret_cast<float2*>(to + n * 8) = make_float2(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
-        if (column(thread) == 0 && quad_lane(thread) == 0) args.parts_lse[at] = smem.row_lse[r];
+        if (column(thread) == 0 && quad_lane(thread) == 0) args.parts_lse[at] = from.row_lse[r];
       }
     }
   }
