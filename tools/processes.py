@@ -31,9 +31,7 @@ class ProcessGroup:
     ends the group, not only the leader, so no scheduler is left behind.
     """
 
-    def __init__(
-        self, command: Sequence[str], log: Path, environ: Mapping[str, str]
-    ) -> None:
+    def __init__(self, command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         with log.with_suffix(".out").open("wb") as out, log.open("wb") as err:
@@ -86,9 +84,6 @@ class ProcessGroup:
 
 def _in_group(process: psutil.Process, pgid: int) -> bool:
     try:
-        return (
-            os.getpgid(process.pid) == pgid
-            and process.status() != psutil.STATUS_ZOMBIE
-        )
+        return os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE
     except (ProcessLookupError, psutil.NoSuchProcess):
         return False

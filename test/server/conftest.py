@@ -25,7 +25,6 @@ from harness.prompts import all_prompts
 from tools.tiny_models import PAIRS, ModelPair, ensure
 
 
-
 @pytest.fixture(scope="session")
 def models() -> dict[str, ModelPair]:
     """Every tiny model pair, by name."""
@@ -55,9 +54,7 @@ def logs(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def pool(
-    request: pytest.FixtureRequest, logs: Path, environ: dict[str, str]
-) -> Iterator[ServerPool]:
+def pool(request: pytest.FixtureRequest, logs: Path, environ: dict[str, str]) -> Iterator[ServerPool]:
     """The servers of this session."""
     pool = ServerPool(MODELS, logs, environ)
     pool.expect(
@@ -114,8 +111,6 @@ def plain_outputs(pool: ServerPool) -> PlainOutputs:
 
 
 @pytest.fixture
-def expected(
-    request: pytest.FixtureRequest, plain_outputs: PlainOutputs
-) -> dict[str, Generation]:
+def expected(request: pytest.FixtureRequest, plain_outputs: PlainOutputs) -> dict[str, Generation]:
     """Plain outputs of the model pair that the test's ``server`` serves."""
     return plain_outputs(request.node.callspec.params["server"].pair)

@@ -53,9 +53,7 @@ def test_a_server_from_start_to_ctrl_c(launched):
     assert re.search(r"^\[ +\d+ s\] importing libraries$", launcher.errors(), re.MULTILINE)
 
     (command,) = re.findall(r"curl .*\\\n.*", said(launcher))
-    answer = subprocess.run(
-        command, shell=True, capture_output=True, text=True, timeout=60, check=True
-    )
+    answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
     assert '"text":"' + "cb" * 12 + '"' in answer.stdout
 
     family = psutil.Process(launcher.pgid).children(recursive=True)
@@ -76,7 +74,7 @@ def test_a_server_from_start_to_ctrl_c(launched):
 )
 def test_wrong_arguments(arguments, error):
     ended = subprocess.run(
-        [*LAUNCHER, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+        [*LAUNCHER, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 2
     assert error in ended.stderr.splitlines()[-1]
@@ -86,7 +84,7 @@ def test_a_port_in_use_is_refused_before_anything_is_started():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ended = subprocess.run(
-            [*LAUNCHER, "--port", str(port)], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+            [*LAUNCHER, "--port", str(port)], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
         )
     assert ended.returncode == 1
     assert f"port {port}" in ended.stderr
@@ -102,6 +100,7 @@ def test_a_server_that_cannot_start_is_reported(environ):
         capture_output=True,
         text=True,
         timeout=START_SECONDS,
+        check=False,
     )
     assert ended.returncode == 1
     assert "invalid choice: 'nonsense'" in ended.stderr

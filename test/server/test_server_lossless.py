@@ -102,9 +102,7 @@ def test_a_generated_answer_found_in_the_radix_cache(server, expected):
         half = len(whole) // 2
         flush(server)
         generate(server, prompt.ids)
-        continued = generate(
-            server, [*prompt.ids, *whole[:half]], new_tokens=NEW_TOKENS - half
-        )
+        continued = generate(server, [*prompt.ids, *whole[:half]], new_tokens=NEW_TOKENS - half)
         got[prompt.name] = [*whole[:half], *continued.ids]
     assert got == {name: expected[name].ids for name in got}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import jsonschema
 import openai
@@ -19,15 +20,11 @@ from harness.prompts import shared_tokenizer, walk
 
 MODEL = "default"
 
-pytestmark = pytest.mark.parametrize(
-    "server", [ServerConfig("cycle-mla", "DFLASH")], indirect=True, ids=str
-)
+pytestmark = pytest.mark.parametrize("server", [ServerConfig("cycle-mla", "DFLASH")], indirect=True, ids=str)
 
 
 def complete(client: openai.OpenAI, prompt: str, **more):
-    return client.completions.create(
-        model=MODEL, prompt=prompt, **{"temperature": 0, "max_tokens": 20, **more}
-    )
+    return client.completions.create(model=MODEL, prompt=prompt, **{"temperature": 0, "max_tokens": 20, **more})
 
 
 def chat(client: openai.OpenAI, content: str = "say b", **more):
@@ -72,11 +69,7 @@ def test_max_tokens_cuts_an_accepted_block(client, tokens):
 
 
 def test_completion_stream(client):
-    chunks = list(
-        complete(
-            client, "b", stream=True, stream_options={"include_usage": True}, max_tokens=40
-        )
-    )
+    chunks = list(complete(client, "b", stream=True, stream_options={"include_usage": True}, max_tokens=40))
     texts = [c.choices[0].text for c in chunks if c.choices]
     assert "".join(texts) == "cb" * 20
     assert sum(1 for text in texts if text) > 1
@@ -120,9 +113,7 @@ def test_stop_strings(client, prompt, stop, text, stream):
 def test_completion_logprobs(client):
     logprobs = complete(client, "b", logprobs=3, max_tokens=12).choices[0].logprobs
     assert logprobs.tokens == list("cb" * 6)
-    for token, value, top in zip(
-        logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
-    ):
+    for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert len(top) == 3
         assert value == max(top.values()) == top[token]
         assert value < 0
@@ -203,13 +194,11 @@ def test_sampling_draws_from_the_targets_distribution(client):
     p = math.exp(sum(greedy.token_logprobs) / len(greedy.token_logprobs))
     assert 0.1 < p < 0.95
 
-    answer = complete(
-        client, "aaaaaaaa", temperature=1, n=64, max_tokens=24, logprobs=1, seed=11
-    )
+    answer = complete(client, "aaaaaaaa", temperature=1, n=64, max_tokens=24, logprobs=1, seed=11)
     steps = stays = 0
     for choice in answer.choices:
         tokens = ["a", *choice.logprobs.tokens]
-        for here, there in zip(tokens, tokens[1:]):
+        for here, there in pairwise(tokens):
             if here == "a":
                 steps += 1
                 stays += there == "a"

@@ -12,7 +12,6 @@ from harness.config import BACKEND, MAX_TOTAL_TOKENS, ServerConfig
 from harness.generate import REQUEST_SECONDS, flush, load, wait_idle
 from harness.process import Server
 
-
 pytestmark = pytest.mark.parametrize(
     "server",
     [ServerConfig("cycle-mla", "DFLASH"), ServerConfig("cycle-gqa", "DFLASH", 16)],
@@ -96,9 +95,7 @@ def test_an_aborted_stream_frees_its_cache(server, client, api):
 def test_aborting_some_of_many_leaves_the_others_right(server, client):
     flush(server)
     streams = [
-        client.completions.create(
-            model="default", prompt="k", max_tokens=300, temperature=0, stream=True
-        )
+        client.completions.create(model="default", prompt="k", max_tokens=300, temperature=0, stream=True)
         for _ in range(6)
     ]
     for stream in streams[::2]:

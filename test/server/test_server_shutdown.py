@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -16,19 +17,16 @@ from harness.process import STOP_SECONDS, Server, wait_until
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_a_signal_ends_every_process(number, models, environ, logs):
     config = ServerConfig("cycle-gqa", "DFLASH", 16)
-    server = Server(
-        config.arguments(models[config.pair]), logs / f"{number.name}.log", environ
-    )
+    server = Server(config.arguments(models[config.pair]), logs / f"{number.name}.log", environ)
     try:
         server.wait_ready()
         assert len(server.members()) > 1
         request = {"text": "k", "sampling_params": {"max_new_tokens": 1900}}
 
         def ask() -> None:
-            try:
+            # The server is stopped underneath it.
+            with suppress(httpx.HTTPError):
                 httpx.post(f"{server.url}/generate", json=request, timeout=STOP_SECONDS)
-            except httpx.HTTPError:
-                pass  # The server is stopped underneath it.
 
         asking = threading.Thread(target=ask)
         asking.start()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -48,26 +48,14 @@ class Refusal:
 
 
 WRONG = {
-    "unknown backend": Wrong(
-        ["--attention-backend", "nonsense"], ["--attention-backend", "'nonsense'", BACKEND]
-    ),
+    "unknown backend": Wrong(["--attention-backend", "nonsense"], ["--attention-backend", "'nonsense'", BACKEND]),
     "unknown algorithm": Wrong(["--speculative-algorithm", "NONSENSE"], ["--speculative-algorithm NONSENSE", "DFLASH"]),
     "draft missing": Wrong(DFLASH, [DRAFT, "DFLASH"]),
-    "draft not there": Wrong(
-        [*DFLASH, DRAFT, "/nonexistent/draft"], [DRAFT, "/nonexistent/draft", "no such"]
-    ),
-    "model not there": Wrong(
-        ["--model-path", "/nonexistent/model"], ["--model-path", "/nonexistent/model", "no such"]
-    ),
-    "draft of another width": Wrong(
-        [*DFLASH, DRAFT, "hidden-size"], [DRAFT, "hidden_size is 256", "128"]
-    ),
-    "draft of another vocabulary": Wrong(
-        [*DFLASH, DRAFT, "vocab-size"], [DRAFT, "vocab_size is 1024", "512"]
-    ),
-    "draft of a deeper target": Wrong(
-        [*DFLASH, DRAFT, "layer-ids"], [DRAFT, "target_layer_ids", "layer 7", "0 to 2"]
-    ),
+    "draft not there": Wrong([*DFLASH, DRAFT, "/nonexistent/draft"], [DRAFT, "/nonexistent/draft", "no such"]),
+    "model not there": Wrong(["--model-path", "/nonexistent/model"], ["--model-path", "/nonexistent/model", "no such"]),
+    "draft of another width": Wrong([*DFLASH, DRAFT, "hidden-size"], [DRAFT, "hidden_size is 256", "128"]),
+    "draft of another vocabulary": Wrong([*DFLASH, DRAFT, "vocab-size"], [DRAFT, "vocab_size is 1024", "512"]),
+    "draft of a deeper target": Wrong([*DFLASH, DRAFT, "layer-ids"], [DRAFT, "target_layer_ids", "layer 7", "0 to 2"]),
     "tree without a draft": Wrong(DDTREE, [DRAFT]),
     "tree budget out of range": Wrong(
         [*DDTREE, DRAFT, "fitting", "--speculative-ddtree-budget", "257"],
@@ -123,10 +111,8 @@ def end_of(server: Server) -> Refusal:
     try:
         status = server.wait(REFUSAL_SECONDS)
         # Children may need a moment to see that their parent is gone.
-        try:
+        with suppress(TimeoutError):
             wait_until(lambda: not server.members(), 5, "end of all processes")
-        except TimeoutError:
-            pass
         return Refusal(status, server.errors(), len(server.members()))
     finally:
         server.stop()

@@ -37,9 +37,7 @@ class Generation:
     logprobs: list[float] = field(default_factory=list)
 
 
-def generate(
-    server: Server, ids: Sequence[int], new_tokens: int = NEW_TOKENS, **sampling: Any
-) -> Generation:
+def generate(server: Server, ids: Sequence[int], new_tokens: int = NEW_TOKENS, **sampling: Any) -> Generation:
     """Generate from token ids, greedily unless told otherwise."""
     body = {
         "input_ids": list(ids),
@@ -87,6 +85,4 @@ def wait_idle(server: Server) -> None:
 def flush(server: Server) -> None:
     """Empty the radix cache; fails if the server is not idle."""
     wait_idle(server)
-    httpx.post(
-        f"{server.url}/flush_cache", timeout=REQUEST_SECONDS
-    ).raise_for_status()
+    httpx.post(f"{server.url}/flush_cache", timeout=REQUEST_SECONDS).raise_for_status()

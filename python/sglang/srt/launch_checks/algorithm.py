@@ -21,6 +21,5 @@ def check_algorithm(server_args: ServerArgs) -> None:
     except ValueError as error:
         known = ", ".join(sorted(member.name for member in SpeculativeAlgorithm))
         raise LaunchError(
-            f"--speculative-algorithm {name}: there is no such algorithm. "
-            f"Built in are {known}."
+            f"--speculative-algorithm {name}: there is no such algorithm. Built in are {known}."
         ) from error

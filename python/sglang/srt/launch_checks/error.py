@@ -18,9 +18,7 @@ def report_launch_errors() -> None:
     """
     previous = sys.excepthook
 
-    def hook(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, LaunchError):
             print(f"sglang serve: error: {error}", file=sys.stderr)
         else:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang._cpu.environment import uses_cpu_engine
 from sglang.srt.launch_checks.error import LaunchError
 
@@ -63,7 +62,4 @@ def check_machine(server_args: ServerArgs) -> None:
         name = getattr(server_args, field)
         if name in _NOT_ON_A_CPU:
             flag = "--" + field.replace("_", "-")
-            raise LaunchError(
-                f"{flag} {name} needs an accelerator and the device is a CPU. "
-                f"Use {flag} ddtree_sm120."
-            )
+            raise LaunchError(f"{flag} {name} needs an accelerator and the device is a CPU. Use {flag} ddtree_sm120.")

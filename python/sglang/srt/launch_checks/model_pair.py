@@ -55,7 +55,4 @@ def _misfits(draft: Any, draft_text: Any, target: ModelConfig):
         if not 0 <= layer < layers:
             yield f"its target_layer_ids name layer {layer}, the target has layers 0 to {layers - 1}"
     if dflash.mask_token_id is not None and dflash.mask_token_id >= target.vocab_size:
-        yield (
-            f"its mask_token_id is {dflash.mask_token_id}, "
-            f"the target's vocabulary ends at {target.vocab_size - 1}"
-        )
+        yield (f"its mask_token_id is {dflash.mask_token_id}, the target's vocabulary ends at {target.vocab_size - 1}")

@@ -23,14 +23,9 @@ def check_model_paths(server_args: ServerArgs) -> None:
     for field in _PATH_FLAGS:
         path = getattr(server_args, field)
         if path is not None and _is_local(path) and not os.path.exists(path):
-            raise LaunchError(
-                f"--{field.replace('_', '-')} {path}: there is no such file or directory."
-            )
+            raise LaunchError(f"--{field.replace('_', '-')} {path}: there is no such file or directory.")
     algorithm = server_args.speculative_algorithm
-    if (
-        algorithm in _DRAFT_MODEL_ALGORITHMS
-        and server_args.speculative_draft_model_path is None
-    ):
+    if algorithm in _DRAFT_MODEL_ALGORITHMS and server_args.speculative_draft_model_path is None:
         raise LaunchError(
             f"--speculative-algorithm {algorithm} needs a DFLASH draft of the target: "
             "set --speculative-draft-model-path."

@@ -30,9 +30,7 @@ def check_port(server_args: ServerArgs) -> None:
             reason = "another process listens there. Stop it, or choose another --port"
         else:
             reason = f"{error.strerror or error}"
-        raise LaunchError(
-            f"--host {cfg.host} --port {cfg.port} cannot be used: {reason}."
-        ) from error
+        raise LaunchError(f"--host {cfg.host} --port {cfg.port} cannot be used: {reason}.") from error
 
 
 def _bind(host: str, port: int) -> None:
