@@ -243,3 +243,20 @@ def test_a_step_is_observed_in_prometheus(spec):
     labels = {**collector.labels, "le": "3.0"}
     assert sample("sglang:spec_accepted_depth_bucket", labels) == 2
     assert sample("sglang:spec_tree_nodes", collector.labels) == 32
+
+
+def test_requests_for_hidden_states_are_taken():
+    from sglang.srt.managers.scheduler import Scheduler
+
+    tests = [
+        node.test
+        for node in ast.walk(source_of(Scheduler._handle_generate_request))
+        if isinstance(node, ast.If) and "is_dflash_family" in ast.unparse(node.test)
+    ]
+    assert len(tests) == 1
+    check = compile(ast.Expression(tests[0]), "test", "eval")
+    for algorithm, checked in (("DFLASH", True), ("DSPARK", True), ("DDTREE", False)):
+        scheduler = SimpleNamespace(
+            spec_algorithm=SpeculativeAlgorithm.from_string(algorithm)
+        )
+        assert eval(check, {"self": scheduler}) is checked

@@ -214,6 +214,11 @@ class DDTreeWorker(DFlashWorkerV2):
             seq_lens_sum=nodes,
             seq_lens_cpu=host_lens,
             positions=verify_input.positions,
+            mrope_positions=(
+                verify_input.positions.repeat(3, 1)
+                if runner.model_config.model_is_mrope
+                else None
+            ),
             spec_algorithm=runner.spec_algorithm,
             spec_info=verify_input,
             capture_hidden_mode=CaptureHiddenMode.FULL,
