@@ -266,6 +266,24 @@ def flat_rows(states: list) -> list[list[float]]:
     return rows
 
 
+def test_two_ranks_grow_the_same_trees(models, environ, logs, plain_outputs):
+    """Ranks that differed in a tree would differ in length and hang at the next step."""
+    pair = "random-gqa"
+    config = ServerConfig(pair, "DDTREE", budget=32, options=("--tp-size", "2"))
+    # SGLang wants a NUMA node a rank unless it is told where each may run.
+    binding = {**environ, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    expected = plain_outputs(pair)
+    server = Server(config.arguments(models[pair]), logs / f"{config}.log", binding)
+    try:
+        server.wait_ready()
+        prompts = all_prompts()
+        got = generate_together(server, [p.ids for p in prompts], MAX_RUNNING_REQUESTS)
+    finally:
+        server.stop()
+    for prompt, answer in zip(prompts, got, strict=True):
+        assert answer.ids == expected[prompt.name].ids, prompt.name
+
+
 SCHEMA = {
     "type": "object",
     "properties": {

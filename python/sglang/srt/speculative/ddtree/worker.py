@@ -103,15 +103,12 @@ class DDTreeWorker(DFlashWorkerV2):
             )
 
     def _refuse_conditional_heads(self) -> None:
-        head = (
-            "DFlash2 selector"
-            if self.selector is not None
-            else "LiLiCorr"
-            if self.lilicorr is not None
-            else "Domino"
-            if self._is_domino
-            else None
-        )
+        heads = {
+            "DFlash2 selector": self.selector is not None,
+            "LiLiCorr": self.lilicorr is not None,
+            "Domino": self._is_domino,
+        }
+        head = next((name for name, present in heads.items() if present), None)
         if head is not None:
             raise ValueError(
                 f"DDTREE does not support drafts with a {head} head: its scores depend "
@@ -123,6 +120,11 @@ class DDTreeWorker(DFlashWorkerV2):
 
     def _validate_phase1_sampling_support(self, batch: ScheduleBatch) -> None:
         """Every device samples per node with the server's own sampler."""
+
+    def prewarm_sampling(self):
+        """DFLASH rehearses kernels of its own here; a tree draws with the target's
+        sampler, which works in place on the verify's logits."""
+        return self.model_runner.prewarm_sampling()
 
     def _maybe_build_draft_sampler(self) -> CandidateSampler:
         """The candidates' top-k, to be captured as the tail of the draft graph."""
