@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import TYPE_CHECKING, Callable, Sequence
 
 import torch
 
 from sglang.kernels.ops.ddtree.tree_build import DraftTree, pack_mask
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+    enable_num_token_non_padded,
+)
+from sglang.srt.speculative.ddtree.verify_input import tree_verify_input
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +100,63 @@ def run_self_test(
         error=float((in_tree - alone).norm()),
         contrast=float((in_chain - alone).norm()),
     )
+
+
+def verify_alone(runner: ModelRunner, tree: DraftTree) -> torch.Tensor:
+    """Logits [N, V] of one tree after an empty prefix, before any request.
+
+    It uses what no request owns yet: the table's padding row and the last slots
+    of the pool.
+    """
+    nodes = tree.tokens.shape[1]
+    device = tree.tokens.device
+    table = runner.req_to_token_pool.req_to_token
+    allocator = runner.token_to_kv_pool_allocator
+    page = allocator.page_size
+    first = (allocator.size + page - nodes) // page * page
+    slots = torch.arange(first, first + nodes, device=device)
+    row = torch.zeros(1, dtype=torch.int64, device=device)
+    prefix_lens = torch.zeros(1, dtype=torch.int64, device=device)
+    host_lens = torch.full((1,), nodes, dtype=torch.int64)
+    table[0, :nodes] = slots.to(table.dtype)
+    plan = runner.kv_index_translator.plan(
+        req_pool_indices=row,
+        seq_lens=prefix_lens,
+        seq_lens_cpu=host_lens,
+        write_virtual=slots,
+        read_extent=nodes,
+    )
+    verify_input = tree_verify_input(runner, tree, prefix_lens, nodes, plan)
+    forward_batch = ForwardBatch(
+        forward_mode=ForwardMode.TARGET_VERIFY,
+        batch_size=1,
+        input_ids=verify_input.draft_token,
+        req_pool_indices=row,
+        seq_lens=prefix_lens,
+        out_cache_loc=None,
+        seq_lens_sum=nodes,
+        seq_lens_cpu=host_lens,
+        positions=verify_input.positions,
+        mrope_positions=(
+            verify_input.positions.repeat(3, 1)
+            if runner.model_config.model_is_mrope
+            else None
+        ),
+        spec_algorithm=runner.spec_algorithm,
+        spec_info=verify_input,
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+        num_token_non_padded=(
+            torch.full((), nodes, dtype=torch.int32, device=device)
+            if enable_num_token_non_padded()
+            else None
+        ),
+        global_num_token_non_padded_cpu=nodes,
+        can_run_decode_cuda_graph=True,
+    )
+    plan.bind(forward_batch, runner.kv_index_translator)
+    logits = runner.forward(forward_batch).logits_output.next_token_logits.clone()
+    table[0, :nodes] = 0
+    return logits
 
 
 def require_pass(result: SelfTestResult, backend: str, *, dummy_weights: bool) -> None:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Optional
 
 import torch
 
+from sglang.kernels.ops.ddtree.tree_build import DraftTree
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.speculative.ddtree.dense_mask import dense_mask_for
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
 if TYPE_CHECKING:
+    from sglang.srt.mem_cache.kv_loc_plan import KVLocPlan
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 
@@ -48,4 +51,35 @@ def capture_verify_input(
             custom_mask if model_runner.decode_attention_backend_str == "triton" else None
         ),
         capture_hidden_mode=CaptureHiddenMode.FULL,
+    )
+
+
+def tree_verify_input(
+    model_runner: ModelRunner,
+    tree: DraftTree,
+    prefix_lens: torch.Tensor,
+    total_keys: int,
+    plan: KVLocPlan,
+) -> DDTreeVerifyInput:
+    """The input of the verify of ``tree`` on the runner's decode backend.
+
+    Args:
+        prefix_lens: int64 [B].
+        total_keys: upper bound on the host of all requests' keys, nodes included.
+        plan: of a window whose first N slots are the nodes'.
+    """
+    num_nodes = tree.tokens.shape[1]
+    return DDTreeVerifyInput(
+        draft_token=tree.tokens.reshape(-1),
+        positions=tree.positions.reshape(-1),
+        draft_token_num=num_nodes,
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+        kv_loc_plan=plan,
+        kv_loc_cols=slice(0, num_nodes),
+        mask_words=tree.mask_words,
+        custom_mask=(
+            dense_mask_for(model_runner.attn_backend, tree, prefix_lens, total_keys)
+            if model_runner.decode_attention_backend_str == "triton"
+            else None
+        ),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Optional
 
 import torch
@@ -31,15 +32,18 @@ from sglang.srt.runtime_context import get_exec, get_parallel, get_spec
 from sglang.srt.speculative.ddtree.accept import choose_per_node
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 from sglang.srt.speculative.ddtree.candidates import CandidateSampler
-from sglang.srt.speculative.ddtree.dense_mask import dense_mask_for
 from sglang.srt.speculative.ddtree.hidden_states import (
     keep_last_layer,
     return_path_states,
     return_prefill_states,
 )
 from sglang.srt.speculative.ddtree.kv_rows import kv_rows_of
-from sglang.srt.speculative.ddtree.self_test import require_pass, run_self_test
-from sglang.srt.speculative.ddtree.verify_input import DDTreeVerifyInput
+from sglang.srt.speculative.ddtree.self_test import (
+    require_pass,
+    run_self_test,
+    verify_alone,
+)
+from sglang.srt.speculative.ddtree.verify_input import tree_verify_input
 from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
 from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
@@ -171,7 +175,7 @@ class DDTreeWorker(DFlashWorkerV2):
             return
         with torch.inference_mode():
             result = run_self_test(
-                self._verify_alone,
+                partial(verify_alone, self.model_runner),
                 num_nodes=self.widths.num_nodes,
                 vocab_size=self.model_runner.model_config.vocab_size,
                 device=self.device,
@@ -181,61 +185,6 @@ class DDTreeWorker(DFlashWorkerV2):
             self.model_runner.decode_attention_backend_str,
             dummy_weights=self.server_args.load_format == "dummy",
         )
-
-    def _verify_alone(self, tree: DraftTree) -> torch.Tensor:
-        """Logits [N, V] of one tree after an empty prefix, before any request.
-
-        It uses what no request owns yet: the table's padding row and the last
-        slots of the pool.
-        """
-        runner = self.model_runner
-        nodes = self.widths.num_nodes
-        table = runner.req_to_token_pool.req_to_token
-        page = runner.token_to_kv_pool_allocator.page_size
-        first = (runner.token_to_kv_pool_allocator.size + page - nodes) // page * page
-        slots = torch.arange(first, first + nodes, device=self.device)
-        row = torch.zeros(1, dtype=torch.int64, device=self.device)
-        empty = torch.zeros(1, dtype=torch.int64, device=self.device)
-        host_lens = torch.full((1,), nodes, dtype=torch.int64)
-        table[0, :nodes] = slots.to(table.dtype)
-        plan = runner.kv_index_translator.plan(
-            req_pool_indices=row,
-            seq_lens=empty,
-            seq_lens_cpu=host_lens,
-            write_virtual=slots,
-            read_extent=nodes,
-        )
-        verify_input = self._verify_input(tree, empty, nodes, plan)
-        forward_batch = ForwardBatch(
-            forward_mode=ForwardMode.TARGET_VERIFY,
-            batch_size=1,
-            input_ids=verify_input.draft_token,
-            req_pool_indices=row,
-            seq_lens=empty,
-            out_cache_loc=None,
-            seq_lens_sum=nodes,
-            seq_lens_cpu=host_lens,
-            positions=verify_input.positions,
-            mrope_positions=(
-                verify_input.positions.repeat(3, 1)
-                if runner.model_config.model_is_mrope
-                else None
-            ),
-            spec_algorithm=runner.spec_algorithm,
-            spec_info=verify_input,
-            capture_hidden_mode=CaptureHiddenMode.FULL,
-            num_token_non_padded=(
-                torch.full((), nodes, dtype=torch.int32, device=self.device)
-                if enable_num_token_non_padded()
-                else None
-            ),
-            global_num_token_non_padded_cpu=nodes,
-            can_run_decode_cuda_graph=True,
-        )
-        plan.bind(forward_batch, runner.kv_index_translator)
-        logits = runner.forward(forward_batch).logits_output.next_token_logits.clone()
-        table[0, :nodes] = 0
-        return logits
 
     # -- one step ----------------------------------------------------------------
 
@@ -434,8 +383,8 @@ class DDTreeWorker(DFlashWorkerV2):
         batch.seq_lens_cpu, batch.seq_lens_sum = self._host_lens(
             batch, draft_input, nodes
         )
-        verify_input = self._verify_input(
-            tree, batch.seq_lens, batch.seq_lens_sum, window.plan
+        verify_input = tree_verify_input(
+            self.model_runner, tree, batch.seq_lens, batch.seq_lens_sum, window.plan
         )
         forward_batch, _ = verify_input.prepare_for_verify(batch, self.target_worker)
         batch.seq_lens_cpu, batch.seq_lens_sum = committed
@@ -444,30 +393,6 @@ class DDTreeWorker(DFlashWorkerV2):
             forward_batch=forward_batch,
             is_verify=True,
             skip_attn_backend_init=True,
-        )
-
-    def _verify_input(
-        self,
-        tree: DraftTree,
-        prefix_lens: torch.Tensor,
-        total_keys: int,
-        plan: KVLocPlan,
-    ) -> DDTreeVerifyInput:
-        nodes = self.widths.num_nodes
-        backend = self.model_runner.attn_backend
-        return DDTreeVerifyInput(
-            draft_token=tree.tokens.reshape(-1),
-            positions=tree.positions.reshape(-1),
-            draft_token_num=nodes,
-            capture_hidden_mode=CaptureHiddenMode.FULL,
-            kv_loc_plan=plan,
-            kv_loc_cols=slice(0, nodes),
-            mask_words=tree.mask_words,
-            custom_mask=(
-                dense_mask_for(backend, tree, prefix_lens, total_keys)
-                if self.model_runner.decode_attention_backend_str == "triton"
-                else None
-            ),
         )
 
     def _choose(
