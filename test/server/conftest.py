@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,11 @@ from harness.process import Server
 from harness.prompts import all_prompts
 
 from tools.tiny_models import PAIRS, ModelPair, ensure
+
+
+def pytest_configure() -> None:
+    """Let a terminated session stop its servers, as an interrupted one does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

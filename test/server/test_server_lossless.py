@@ -99,7 +99,7 @@ def test_prompts_found_in_the_radix_cache(request, server, expected):
 def test_a_generated_answer_found_in_the_radix_cache(server, expected):
     """KV rows that a verify committed are as good as those of a prefill."""
     got = {}
-    for prompt in short_prompts():
+    for prompt in short_prompts()[::3]:
         whole = expected[prompt.name].ids
         half = len(whole) // 2
         flush(server)
