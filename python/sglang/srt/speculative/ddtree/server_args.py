@@ -17,6 +17,7 @@ from sglang.srt.arg_groups.overrides import (
 )
 from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.environ import envs
+from sglang.srt.launch_checks.error import LaunchError
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 
 if TYPE_CHECKING:
@@ -42,11 +43,14 @@ def handle_ddtree(server_args: ServerArgs) -> None:
     _handle_dflash(server_args)
 
     cfg = resolving_view(server_args)
-    widths = TreeWidths(
-        block_size=int(cfg.speculative_num_draft_tokens),
-        budget=int(cfg.speculative_ddtree_budget),
-        candidates=int(cfg.speculative_ddtree_topk),
-    )
+    try:
+        widths = TreeWidths(
+            block_size=int(cfg.speculative_num_draft_tokens),
+            budget=int(cfg.speculative_ddtree_budget),
+            candidates=int(cfg.speculative_ddtree_topk),
+        )
+    except ValueError as error:
+        raise LaunchError(str(error)) from error
     declare_resolution(
         server_args,
         "handle_ddtree",
@@ -128,19 +132,19 @@ def _refuse_flags(cfg) -> None:
     )
     for present, flag, reason in refusals:
         if present:
-            raise ValueError(f"DDTREE does not support {flag}: {reason}.")
+            raise LaunchError(f"DDTREE does not support {flag}: {reason}.")
 
 
 def _refuse_target(server_args: ServerArgs) -> None:
     model_config = model_config_of(server_args)
     architectures = ", ".join(model_config.hf_config.architectures or ["?"])
     if mambaish_config(model_config) is not None:
-        raise ValueError(
+        raise LaunchError(
             f"DDTREE does not support {architectures}: its recurrent layers keep one "
             "state a sequence and cannot follow the branches of a tree. Use DFLASH."
         )
     if model_config.is_hybrid_swa or model_config.sliding_window_size:
-        raise ValueError(
+        raise LaunchError(
             f"DDTREE does not support {architectures}: its sliding-window layers bound "
             "a node's view by row index, which in a tree is not its position. Use DFLASH."
         )
@@ -151,13 +155,13 @@ def _route_verify(server_args: ServerArgs) -> None:
     cfg = resolving_view(server_args)
     prefill, decode = attention_backends_of(resolved_view(server_args))
     if prefill != decode and cfg.speculative_attention_mode != "decode":
-        raise ValueError(
+        raise LaunchError(
             "DDTREE with different prefill and decode attention backends verifies on "
             f"the decode backend; add --speculative-attention-mode decode (prefill is "
             f"{prefill!r}, decode is {decode!r})."
         )
     if decode not in TREE_VERIFY_BACKENDS:
-        raise ValueError(
+        raise LaunchError(
             f"DDTREE cannot verify a tree on attention backend {decode!r}, which would "
             "read it as a chain. Set --attention-backend (or --decode-attention-backend "
             "with --speculative-attention-mode decode) to one of "
