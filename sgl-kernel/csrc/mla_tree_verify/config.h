@@ -2,8 +2,6 @@
 // Sizes of one block (CTA) of mla_tree_verify. docs/kernel.md derives them.
 #pragma once
 
-#include <vector_types.h>
-
 #include <cstdint>
 
 #include "mla_tree_verify/launch.h"
@@ -52,10 +50,9 @@ struct Tile {
   static constexpr int kRows = kRowsPerGroup * kRowGroups;
   static constexpr int kHalves = 2 / RowTiles;
   static constexpr int kDimSteps = kMlaHeadDim / 16 / kHalves;  // k16 steps of a score warp: 36 or 18
-  // Of every four Q fragments of a lane the last stays in shared memory, where all 36 would fill its registers: the compiler
-  // then has none left to load K fragments ahead.
-  static constexpr bool in_shared(int k) { return RowTiles == 2 && k % 4 == 3; }
-  static constexpr int kSharedSteps = RowTiles == 2 ? kDimSteps / 4 : 0;
+  // Of the 36 Q fragments of a lane the last eight stay in shared memory: with all of them in registers the compiler has none
+  // left to load K fragments ahead.
+  static constexpr int kSharedSteps = RowTiles == 2 ? 8 : 0;
 };
 
 // What a score warp tells the value warps of its group with each step.
@@ -72,6 +69,9 @@ struct Piece {
 struct Plan {
   int batch, tile, step;  // where this block's share starts
   int total;              // steps in its share
+  // If it starts inside a tile (step > 0), that tile's parts: of blocks [cut_first, cut_first + cut_parts).
+  int cut_first, cut_parts;
+  int cut_first_slot;  // where the workspace holds the first of them
 };
 
 // What the score warps hand over with step i, in buffer i % kBuffers: P, and with a piece's last step its statistics.
@@ -86,14 +86,19 @@ struct Handover {
   Piece piece;
 };
 
+// 64 dimensions of 16 rows of Q; the 16-byte chunks of row r stand at chunk ^ (r % 8), so that ldmatrix meets no conflict.
+inline constexpr int kQStageSteps = 4;
+struct QStage {
+  alignas(16) unsigned char rows[16][kQStageSteps * 32];
+};
+
 template <int RowTiles>
 struct Smem {
   static constexpr int kRows = Tile<RowTiles>::kRows;
   alignas(128) unsigned char kv[kSlots * kSlotBytes];
   Handover<RowTiles> handover[kBuffers];
   alignas(16) float exchange[kBuffers][kScoreWarps][RowTiles == 1 ? 4 * 32 : 4];  // partial scores for the other half
-  alignas(16) uint4 q[kScoreWarps][Tile<RowTiles>::kSharedSteps + (RowTiles == 1)][32];  // fragments, each lane its own
-  float row_max[kRows];  // of the piece so far; in units of log2
+  QStage q[kScoreWarps][Tile<RowTiles>::kSharedSteps / kQStageSteps + (RowTiles == 1)];
   Plan plan;
   Piece piece_of[kScoreWarps + 1];  // where each score warp and the load warp are
   alignas(8) uint64_t kv_full[kSlots];
