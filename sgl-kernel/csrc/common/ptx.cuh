@@ -56,6 +56,16 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return packed;
 }
 
+// The same in fp16; what does not fit becomes the largest number, not infinity.
+__device__ __forceinline__ uint32_t pack_f16_saturated(float low, float high) {
+  const float limit = 65504.f;
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+      : "=r"(packed)
+      : "f"(fminf(fmaxf(high, -limit), limit)), "f"(fminf(fmaxf(low, -limit), limit)));
+  return packed;
+}
+
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -165,20 +175,6 @@ __device__ __forceinline__ unsigned thread_index() {
 
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// Programmatic dependent launch: the next kernel of the stream may be brought up while this one still runs.
-__device__ __forceinline__ void launch_dependents() {
-#if DDTREE_HAS_BULK_COPY && defined(__CUDA_ARCH__)
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// ... and waits here until the kernel before it has finished and its writes are visible.
-__device__ __forceinline__ void wait_for_primary() {
-#if DDTREE_HAS_BULK_COPY && defined(__CUDA_ARCH__)
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 }  // namespace ddtree::ptx

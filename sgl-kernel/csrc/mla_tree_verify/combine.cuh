@@ -1,51 +1,135 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins the parts of row tiles that several blocks shared, in the order of those blocks, and fills padded requests.
+// Joins the parts of a row tile that several blocks shared, in the order of those blocks.
 //
-// Block c looks at the cut between shares c - 1 and c. The cuts of one tile deal its rows out between them, so the work is
-// spread as evenly as the parts are. An item is 128 columns of one row: one warp for few parts, up to eight for many.
+// Done by the value warps of the blocks that share the tile, when the last of them has written its part: each deals itself
+// an equal number of items. An item is 256 columns of one row; all eight warps take one together, or one each, as many as
+// there are. The blocks wait for each other, so the kernel is launched cooperatively.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "common/ptx.cuh"
-#include "mla_tree_verify/kernel.cuh"
+#include "mla_tree_verify/plan.cuh"
 
 namespace ddtree::mla {
 
-inline constexpr int kCombineWarps = 16;
-inline constexpr int kCombineThreads = 32 * kCombineWarps;
-inline constexpr int kItemColumns = 128;  // a float4 a lane
+inline constexpr int kItemColumns = 256;  // eight a lane
 inline constexpr int kItemsPerRow = kMlaLatentDim / kItemColumns;
-inline constexpr int kMaxBlocks = 512;    // parts of one tile at most
 
-// Where the parts of one tile are: those of blocks [first, first + count).
-struct Parts {
-  int first, count, first_slot;
-
-  __device__ __forceinline__ int slot(int i) const { return i == 0 ? first_slot : 2 * (first + i); }
+struct OutputArgs {
+  __nv_bfloat16* out;
+  int64_t out_row_stride, out_head_stride;
+  float* lse;  // may be null
+  // Workspace, two parts a block. Parts are normalised, so fp16 holds them as well as bf16 holds the output; latents beyond
+  // 65504 are saturated.
+  __half* parts;      // [2 * blocks, rows of a tile, 512]
+  float* parts_lse;   // [2 * blocks, rows of a tile]
+  int* arrived;       // [blocks]: parts of the tile cut after that block's share; zero between launches
+  int* departed;      // [blocks]: blocks that have read them
+  int num_heads;
 };
 
-__device__ __forceinline__ float4 operator*(float w, float4 x) { return make_float4(w * x.x, w * x.y, w * x.z, w * x.w); }
-__device__ __forceinline__ void operator+=(float4& a, float4 b) { a.x += b.x, a.y += b.y, a.z += b.z, a.w += b.w; }
+// Shared memory of the combine, laid over the KV ring when it is no longer used.
+struct CombineScratch {
+  float weights[kValueWarps][kMaxBlocks];
+  float sums[kValueWarps][8][32];
+};
+
+__device__ __forceinline__ int load_acquire(const int* p) {
+  int x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+  return x;
+}
 
 template <int Rows>
 struct Combine {
-  const KernelArgs& args;
-  float (*weights)[kMaxBlocks];  // [kCombineWarps]
-  float4 (*sums)[32];            // [kCombineWarps]
+  static constexpr int kBarrier = 5;  // of the value warps
+
+  CombineScratch& scratch;
+  const Shape& shape;
+  const OutputArgs& args;
+  const Plan& plan;
+
+  __device__ __forceinline__ static int warp() { return ptx::thread_index() / 32 - kScoreWarps; }
+  __device__ __forceinline__ static int lane() { return ptx::thread_index() % 32; }
+  __device__ __forceinline__ static void sync() { ptx::named_barrier(kBarrier, 32 * kValueWarps); }
+
+  // The value warps of a block call it together when all its parts are written. starts_cut: the last of them only starts
+  // its tile.
+  __device__ __forceinline__ void run(bool starts_cut) const {
+    const bool ends_cut = plan.step > 0;
+    if (!ends_cut && !starts_cut) return;
+    sync();
+    if (warp() == 0 && lane() == 0) {
+      __threadfence();
+      if (ends_cut) atomicAdd(args.arrived + plan.cut_first, 1);
+      if (starts_cut) atomicAdd(args.arrived + blockIdx.x, 1);
+      if (ends_cut)
+        while (load_acquire(args.arrived + plan.cut_first) < plan.cut_parts) {
+        }
+    }
+    if (!ends_cut) return;
+    sync();
+    items();
+    sync();
+    if (warp() == 0 && lane() == 0 && atomicAdd(args.departed + plan.cut_first, 1) == plan.cut_parts - 2) {
+      args.departed[plan.cut_first] = 0;  // the last reader leaves them as the next launch wants them
+      args.arrived[plan.cut_first] = 0;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int64_t slot(int i) const {
+    return i == 0 ? plan.cut_first_slot : 2 * (plan.cut_first + i);
+  }
+
+  __device__ __forceinline__ void items() const {
+    const int rows = min(Rows, shape.num_nodes * args.num_heads - plan.tile * Rows);
+    const int readers = plan.cut_parts - 1;
+    const int items = rows * kItemsPerRow;
+    const int mine = (items + readers - 1) / readers;
+    int team = kValueWarps;  // warps an item
+    while (team > 1 && team * mine > kValueWarps) team /= 2;
+    const int teams = kValueWarps / team;
+    const int first = blockIdx.x - plan.cut_first - 1;
+    for (int round = 0; round < mine; round += teams) {
+      const int item = first + (round + warp() / team) * readers;
+      const int row = item / kItemsPerRow, column = item % kItemsPerRow * kItemColumns;
+      float acc[8] = {};
+      float2 sum_and_top = make_float2(0.f, 0.f);
+      if (item < items) {
+        sum_and_top = weigh(row);
+        add_up(acc, row, column, warp() % team, team);
+      }
+      if (team > 1) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) scratch.sums[warp()][i][lane()] = acc[i];
+        sync();
+        if (warp() % team == 0)
+          for (int w = 1; w < team; ++w)
+#pragma unroll
+            for (int i = 0; i < 8; ++i) acc[i] += scratch.sums[warp() + w][i][lane()];
+        sync();
+      }
+      if (item < items && warp() % team == 0) store(acc, sum_and_top, row, column);
+    }
+  }
 
   // exp(lse - max) of each part of the row, into this warp's weights; returns their sum and the maximum.
-  __device__ __forceinline__ float2 weigh(const Parts& parts, int row) const {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __device__ __forceinline__ float2 weigh(int row) const {
+    float* const weights = scratch.weights[warp()];
     float top = -INFINITY;
-    for (int i = lane; i < parts.count; i += 32) {
-      const float lse = __ldcg(args.output.parts_lse + static_cast<int64_t>(parts.slot(i)) * Rows + row);
-      weights[warp][i] = lse;
+#pragma unroll 4
+    for (int i = lane(); i < plan.cut_parts; i += 32) {
+      const float lse = __ldcg(args.parts_lse + slot(i) * Rows + row);
+      weights[i] = lse;
       top = fmaxf(top, lse);
     }
     for (int offset = 16; offset > 0; offset /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
     float sum = 0.f;
-    for (int i = lane; i < parts.count; i += 32) {
-      const float w = top == -INFINITY ? 0.f : __expf(weights[warp][i] - top);
-      weights[warp][i] = w;
+    for (int i = lane(); i < plan.cut_parts; i += 32) {
+      const float w = top == -INFINITY ? 0.f : __expf(weights[i] - top);
+      weights[i] = w;
       sum += w;
     }
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
@@ -53,103 +137,34 @@ struct Combine {
     return make_float2(sum, top);
   }
 
-  // Every `stride`-th part from `begin` on, for 128 columns of a row.
-  __device__ __forceinline__ float4 add_up(const Parts& parts, int row, int column, int begin, int stride) const {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float4 acc = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 8
-    for (int i = begin; i < parts.count; i += stride) {
-      const int64_t at = (static_cast<int64_t>(parts.slot(i)) * Rows + row) * kMlaLatentDim + column;
-      acc += weights[warp][i] * __ldcg(reinterpret_cast<const float4*>(args.output.parts + at) + lane);
+  // Every `stride`-th part from `begin` on, for this lane's eight columns of a row.
+  __device__ __forceinline__ void add_up(float (&acc)[8], int row, int column, int begin, int stride) const {
+    const float* const weights = scratch.weights[warp()];
+#pragma unroll 9
+    for (int i = begin; i < plan.cut_parts; i += stride) {
+      const uint4 x = __ldcg(reinterpret_cast<const uint4*>(args.parts + (slot(i) * Rows + row) * kMlaLatentDim + column) + lane());
+      const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&pairs[j]));
+        acc[2 * j] += weights[i] * pair.x, acc[2 * j + 1] += weights[i] * pair.y;
+      }
     }
-    return acc;
   }
 
-  __device__ __forceinline__ void store(float4 x, float2 sum_and_top, int row, int column, int batch, int tile) const {
-    const OutputArgs& output = args.output;
-    const int lane = threadIdx.x % 32;
-    const int global = tile * Rows + row;
-    const int node = global / output.num_heads, head = global - node * output.num_heads;
-    const int64_t node_row = static_cast<int64_t>(batch) * args.num_nodes + node;
-    const float inv = sum_and_top.x > 0.f ? 1.f / sum_and_top.x : 0.f;
-    const __nv_bfloat162 low = __floats2bfloat162_rn(x.x * inv, x.y * inv);
-    const __nv_bfloat162 high = __floats2bfloat162_rn(x.z * inv, x.w * inv);
-    __nv_bfloat16* to = output.out + node_row * output.out_row_stride + head * output.out_head_stride + column;
-    reinterpret_cast<uint2*>(to)[lane] =
-        make_uint2(*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high));
-    if (output.lse != nullptr && column == 0 && lane == 0)
-      output.lse[node_row * output.num_heads + head] =
+  __device__ __forceinline__ void store(const float (&acc)[8], float2 sum_and_top, int row, int column) const {
+    const int global = plan.tile * Rows + row;
+    const int node = global / args.num_heads, head = global - node * args.num_heads;
+    const int64_t node_row = static_cast<int64_t>(plan.batch) * shape.num_nodes + node;
+    const float inv = sum_and_top.x > 0.f ? __fdividef(1.f, sum_and_top.x) : 0.f;
+    uint4 x;
+    x.x = ptx::pack_bf16(acc[0] * inv, acc[1] * inv), x.y = ptx::pack_bf16(acc[2] * inv, acc[3] * inv);
+    x.z = ptx::pack_bf16(acc[4] * inv, acc[5] * inv), x.w = ptx::pack_bf16(acc[6] * inv, acc[7] * inv);
+    reinterpret_cast<uint4*>(args.out + node_row * args.out_row_stride + head * args.out_head_stride + column)[lane()] = x;
+    if (args.lse != nullptr && column == 0 && lane() == 0)
+      args.lse[node_row * args.num_heads + head] =
           sum_and_top.x > 0.f ? sum_and_top.y + __logf(sum_and_top.x) : -INFINITY;
   }
-
-  // Items first_item, first_item + item_stride, ... of a tile. The whole block calls it together.
-  __device__ __forceinline__ void tile_items(const Parts& parts, int rows, int first_item, int item_stride, int batch,
-                                             int tile) const {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int team = 1;  // warps an item
-    while (team < 8 && team * 24 < parts.count) team *= 2;
-    const int teams = kCombineWarps / team;
-    const int items = rows * kItemsPerRow;
-    for (int base = first_item; base < items; base += teams * item_stride) {
-      const int item = base + warp / team * item_stride;
-      const int row = item / kItemsPerRow, column = item % kItemsPerRow * kItemColumns;
-      float4 acc = make_float4(0.f, 0.f, 0.f, 0.f);
-      float2 sum_and_top = make_float2(0.f, 0.f);
-      if (item < items) {
-        sum_and_top = weigh(parts, row);
-        acc = add_up(parts, row, column, warp % team, team);
-      }
-      if (team > 1) {
-        sums[warp][lane] = acc;
-        __syncthreads();
-        if (warp % team == 0)
-          for (int i = 1; i < team; ++i) acc += sums[warp + i][lane];
-        __syncthreads();
-      }
-      if (item < items && warp % team == 0) store(acc, sum_and_top, row, column, batch, tile);
-    }
-  }
-
-  __device__ __forceinline__ void fill_padded(int batch) const {
-    const OutputArgs& output = args.output;
-    const int rows = args.num_nodes * output.num_heads;
-    for (int i = threadIdx.x; i < rows * (kMlaLatentDim / 8); i += kCombineThreads) {
-      const int row = i / (kMlaLatentDim / 8), chunk = i % (kMlaLatentDim / 8);
-      const int node = row / output.num_heads, head = row - node * output.num_heads;
-      const int64_t node_row = static_cast<int64_t>(batch) * args.num_nodes + node;
-      __nv_bfloat16* to = output.out + node_row * output.out_row_stride + head * output.out_head_stride;
-      reinterpret_cast<uint4*>(to)[chunk] = make_uint4(0, 0, 0, 0);
-      if (output.lse != nullptr && chunk == 0) output.lse[node_row * output.num_heads + head] = -INFINITY;
-    }
-  }
 };
-
-template <int RowTiles>
-__global__ void __launch_bounds__(kCombineThreads) tree_combine_kernel(const __grid_constant__ KernelArgs args) {
-  __shared__ float weights[kCombineWarps][kMaxBlocks];
-  __shared__ float4 sums[kCombineWarps][32];
-  constexpr int kRows = Tile<RowTiles>::kRows;
-  const Combine<kRows> combine{args, weights, sums};
-  const Shape shape = args.shape();
-
-  // Lengths are not written by the kernel before this one, so the plan needs no wait.
-  const Shares shares(total_steps(shape), gridDim.x);
-  const int cut = blockIdx.x;
-  const bool has_cut = cut > 0 && cut < shares.count;
-  Location where{};
-  if (has_cut) where = locate(shape, shares.begin(cut));
-  ptx::wait_for_primary();
-
-  for (int b = blockIdx.x; b < args.batch; b += gridDim.x)
-    if (shape.keys(b) == 0) combine.fill_padded(b);
-  if (!has_cut || where.step == 0) return;  // no tile is cut here
-
-  const int first = shares.owner(where.tile_begin);
-  const int cuts = shares.owner(where.tile_begin + where.steps - 1) - first;
-  // A block that began before this tile left its part of it in its second slot.
-  const Parts parts{first, cuts + 1, 2 * first + (shares.begin(first) < where.tile_begin ? 1 : 0)};
-  const int rows = min(kRows, args.num_nodes * args.output.num_heads - where.tile * kRows);
-  combine.tile_items(parts, rows, cut - first - 1, cuts, where.batch, where.tile);
-}
 
 }  // namespace ddtree::mla

@@ -29,6 +29,9 @@ inline constexpr int kColumnGroups = 4;
 inline constexpr int kColumnsPerWarp = kMlaLatentDim / kColumnGroups;
 inline constexpr int kColumnTiles = kColumnsPerWarp / 8;  // n8 tiles: 16
 
+// Blocks of a launch at most, and so parts of one tile.
+inline constexpr int kMaxBlocks = 256;
+
 // The running maximum follows the true one only when it is left behind by this much (in powers of two), so that the
 // accumulators are almost never rescaled; P then stays below 2^8, which bf16 and the fp32 sums hold without loss.
 inline constexpr float kMaxSlack = 8.f;

@@ -28,7 +28,6 @@ __global__ void __launch_bounds__(kThreads, 1) tree_verify_kernel(const __grid_c
   const Shape shape = args.shape();
   const int warp = threadIdx.x / 32;
 
-  ptx::launch_dependents();
   if (warp == 0) {
     Plan plan{};
     const Shares shares(total_steps(shape), gridDim.x);
@@ -36,6 +35,13 @@ __global__ void __launch_bounds__(kThreads, 1) tree_verify_kernel(const __grid_c
       const int begin = shares.begin(blockIdx.x);
       const Location where = locate(shape, begin);
       plan = Plan{where.batch, where.tile, where.step, shares.begin(blockIdx.x + 1) - begin};
+      if (where.step > 0) {
+        const int first = shares.owner(where.tile_begin);
+        plan.cut_first = first;
+        plan.cut_parts = shares.owner(where.tile_begin + where.steps - 1) - first + 1;
+        // A block that began before the tile left its part of it in its second slot.
+        plan.cut_first_slot = 2 * first + (shares.begin(first) < where.tile_begin ? 1 : 0);
+      }
     }
     if (threadIdx.x == 0) smem.plan = plan;
   } else if (threadIdx.x == 32) {

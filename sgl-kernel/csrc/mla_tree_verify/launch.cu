@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host side of mla_tree_verify: two launches, shapes fixed by the arguments, everything else decided on the device.
+// Host side of mla_tree_verify: one launch, its shape fixed by the card, everything else decided on the device.
 #include <algorithm>
 
 #include "common/cuda_utils.h"
-#include "mla_tree_verify/combine.cuh"
+#include "mla_tree_verify/kernel.cuh"
 
 namespace ddtree {
 namespace {
 
 using namespace mla;
 
-// Attributes are asked for once: a call must cost little more than its two launches.
+// Attributes are asked for once: a call must cost little more than its launch.
 struct Card {
   int sms;
   int major;
@@ -40,25 +40,25 @@ int rows_of_tile(int row_tiles) { return row_tiles == 2 ? Tile<2>::kRows : Tile<
 // Row tiles of 64 need the register exchange between warps that sm_90 brought.
 int pick_row_tiles(int rows, int major) { return major >= 9 && rows > Tile<1>::kRows ? 2 : 1; }
 
-int64_t workspace_bytes(int blocks, int rows) {
-  return int64_t{2} * blocks * rows * (kMlaLatentDim + 1) * sizeof(float);
-}
+// Two parts a block, fp16 and their log-sum-exp, and two counters a block.
+int64_t parts_bytes(int blocks, int rows) { return int64_t{2} * blocks * rows * kMlaLatentDim * sizeof(__half); }
+int64_t lse_bytes(int blocks, int rows) { return int64_t{2} * blocks * rows * sizeof(float); }
+int64_t counter_bytes(int blocks) { return int64_t{2} * blocks * sizeof(int); }
 
 template <int RowTiles>
 void launch(const KernelArgs& args, const Card& card, cudaStream_t stream) {
-  tree_verify_kernel<RowTiles><<<card.sms, kThreads, sizeof(Smem<RowTiles>), stream>>>(args);
-  DDTREE_CUDA_CHECK(cudaGetLastError());
-
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(card.sms);
-  config.blockDim = dim3(kCombineThreads);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = sizeof(Smem<RowTiles>);
   config.stream = stream;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = card.major >= 9 ? 1 : 0;
-  DDTREE_CUDA_CHECK(cudaLaunchKernelEx(&config, tree_combine_kernel<RowTiles>, args));
+  // Blocks that share a row tile wait for each other: all must be resident at once.
+  cudaLaunchAttribute cooperative = {};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  config.attrs = &cooperative;
+  config.numAttrs = 1;
+  DDTREE_CUDA_CHECK(cudaLaunchKernelEx(&config, tree_verify_kernel<RowTiles>, args));
 }
 
 }  // namespace
@@ -66,7 +66,8 @@ void launch(const KernelArgs& args, const Card& card, cudaStream_t stream) {
 int64_t mla_tree_verify_cuda_workspace_bytes(int /*max_batch*/, int max_num_nodes, int num_heads, int num_sms) {
   // Two parts a block, whatever the batch and the context. Smaller calls may take the smaller tile, never a larger one.
   const int rows = max_num_nodes * num_heads > Tile<1>::kRows ? Tile<2>::kRows : Tile<1>::kRows;
-  return workspace_bytes(std::min(num_sms, kMaxBlocks), rows);
+  const int blocks = std::min(num_sms, kMaxBlocks);
+  return counter_bytes(blocks) + lse_bytes(blocks, rows) + parts_bytes(blocks, rows);
 }
 
 void mla_tree_verify_cuda(const MlaTreeVerifyParams& p, CUstream_st* stream) {
@@ -74,7 +75,8 @@ void mla_tree_verify_cuda(const MlaTreeVerifyParams& p, CUstream_st* stream) {
   const int rows = p.num_nodes * p.num_heads;
   const int row_tiles = pick_row_tiles(rows, card.major);
   const int tile_rows = rows_of_tile(row_tiles);
-  const int64_t needed = workspace_bytes(card.sms, tile_rows);
+  const int64_t needed =
+      counter_bytes(card.sms) + lse_bytes(card.sms, tile_rows) + parts_bytes(card.sms, tile_rows);
   if (p.workspace == nullptr || p.workspace_bytes < needed)
     TVM_FFI_THROW(ValueError) << "workspace holds " << p.workspace_bytes << " bytes, this call needs " << needed
                               << ": size it with mla_tree_verify_workspace for the largest call";
@@ -104,8 +106,13 @@ void mla_tree_verify_cuda(const MlaTreeVerifyParams& p, CUstream_st* stream) {
   args.output.out_row_stride = p.out_row_stride;
   args.output.out_head_stride = p.out_head_stride;
   args.output.lse = p.lse;
-  args.output.parts = static_cast<float*>(p.workspace);
-  args.output.parts_lse = args.output.parts + int64_t{2} * card.sms * tile_rows * kMlaLatentDim;
+  // Counters first: they must stay zero between calls, and calls of different sizes lay the rest out differently.
+  char* const workspace = static_cast<char*>(p.workspace);
+  args.output.arrived = reinterpret_cast<int*>(workspace);
+  args.output.departed = args.output.arrived + card.sms;
+  args.output.parts_lse = reinterpret_cast<float*>(workspace + counter_bytes(card.sms));
+  args.output.parts =
+      reinterpret_cast<__half*>(workspace + counter_bytes(card.sms) + lse_bytes(card.sms, tile_rows));
   args.output.num_heads = p.num_heads;
 
   if (row_tiles == 2)

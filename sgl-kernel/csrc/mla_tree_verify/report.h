@@ -9,8 +9,6 @@ namespace ddtree::mla {
 inline constexpr KernelFacts kKernelFacts[] = {
     {"tree_verify_kernel<1>", sizeof(Smem<1>), true},
     {"tree_verify_kernel<2>", sizeof(Smem<2>), true},
-    {"tree_combine_kernel<1>", 0, false},
-    {"tree_combine_kernel<2>", 0, false},
 };
 
 }  // namespace ddtree::mla

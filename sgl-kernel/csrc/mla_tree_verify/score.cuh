@@ -36,8 +36,8 @@ struct ScoreWarp {
   unsigned lane;
 
   __device__ __forceinline__ ScoreWarp(Smem<RowTiles>& smem, const Shape& shape, const ScoreArgs& args)
-      : smem(smem), shape(shape), args(args), warp(threadIdx.x / 32), m_tile(warp / kHalves), half(warp % kHalves),
-        lane(threadIdx.x % 32) {
+      : smem(smem), shape(shape), args(args), warp(ptx::thread_index() / 32), m_tile(warp / kHalves), half(warp % kHalves),
+        lane(ptx::thread_index() % 32) {
     // Kept in a register: the compiler would read the thread index anew in each step, which takes dozens of clocks.
     asm volatile("" : "+r"(lane));
     __builtin_assume(lane < 32);

@@ -3,18 +3,9 @@
 #pragma once
 
 #include "common/ptx.cuh"
-#include "mla_tree_verify/plan.cuh"
+#include "mla_tree_verify/combine.cuh"
 
 namespace ddtree::mla {
-
-struct OutputArgs {
-  __nv_bfloat16* out;
-  int64_t out_row_stride, out_head_stride;
-  float* lse;        // may be null
-  float* parts;      // [2 * blocks, rows of a tile, 512], normalised
-  float* parts_lse;  // [2 * blocks, rows of a tile]
-  int num_heads;
-};
 
 template <int RowTiles>
 struct ValueWarp {
@@ -71,12 +62,35 @@ struct ValueWarp {
         write_part(acc, from);
       arrive(&smem.step_empty[buffer]);
     }
+    if (smem.plan.total > 0) {
+      static_assert(sizeof(CombineScratch) <= sizeof(smem.kv));
+      const Piece& last = smem.handover[(smem.plan.total - 1) % kBuffers].piece;
+      const Combine<Tile<RowTiles>::kRows> combine{reinterpret_cast<CombineScratch&>(smem.kv), shape, args, smem.plan};
+      combine.run(last.part >= 0 && last.step == 0);
+    }
+    fill_padded();
   }
 
  private:
   __device__ __forceinline__ static void arrive(uint64_t* bar) {
     __syncwarp();
     if (lane() == 0) ptx::mbarrier_arrive(bar);
+  }
+
+  // Zeros for padded requests, which are in nobody's share.
+  __device__ __forceinline__ void fill_padded() const {
+    const unsigned thread = ptx::thread_index();
+    const int rows = shape.num_nodes * args.num_heads;
+    for (int b = blockIdx.x; b < shape.batch; b += gridDim.x) {
+      if (shape.keys(b) > 0) continue;
+      for (int row = thread / 32 - kScoreWarps; row < rows; row += kValueWarps) {
+        const int node = row / args.num_heads, head = row - node * args.num_heads;
+        const int64_t node_row = static_cast<int64_t>(b) * shape.num_nodes + node;
+        uint4* to = reinterpret_cast<uint4*>(args.out + node_row * args.out_row_stride + head * args.out_head_stride);
+        to[lane(thread)] = to[lane(thread) + 32] = make_uint4(0, 0, 0, 0);
+        if (args.lse != nullptr) args.lse[node_row * args.num_heads + head] = -INFINITY;
+      }
+    }
   }
 
   __device__ __forceinline__ void multiply(float (&acc)[RowTiles][kColumnTiles][4], const uint32_t (&p)[RowTiles][4],
@@ -146,10 +160,10 @@ struct ValueWarp {
         if (r >= rows_left(tile)) continue;
         const float inv = from.row_inv_sum[r];
         const int64_t at = static_cast<int64_t>(from.piece.part) * Tile<RowTiles>::kRows + r;
-        float* to = args.parts + at * kMlaLatentDim + column(thread) + quad_lane(thread) * 2;
+        __half* to = args.parts + at * kMlaLatentDim + column(thread) + quad_lane(thread) * 2;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
-          *reinterpret_cast<float2*>(to + n * 8) = make_float2(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
+          *reinterpret_cast<uint32_t*>(to + n * 8) = ptx::pack_f16_saturated(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
         if (column(thread) == 0 && quad_lane(thread) == 0) args.parts_lse[at] = from.row_lse[r];
       }
     }
