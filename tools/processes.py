@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -64,26 +65,30 @@ class ProcessGroup:
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """End the group: SIGTERM first, SIGKILL for those that stay."""
+        """End the group, SIGTERM first and SIGKILL for those that stay, and reap the leader."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.members():
-                return
-            try:
+                break
+            with suppress(ProcessLookupError, TimeoutError):
                 os.killpg(self.pgid, number)
-            except ProcessLookupError:
-                return
-            try:
                 wait_until(lambda: not self.members(), STOP_SECONDS, "end of group")
-            except TimeoutError:
-                continue
+        self._process.wait(STOP_SECONDS)
 
     def errors(self) -> str:
         """Everything that the group has written to standard error, its log included."""
         return self.log.read_text(errors="replace")
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs; one that has ended and was not reaped does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _in_group(process: psutil.Process, pgid: int) -> bool:
     try:
-        return os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
+        return os.getpgid(process.pid) == pgid and is_alive(process)
+    except ProcessLookupError:
         return False

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from harness.process import START_SECONDS, free_port
 
-from tools.processes import STOP_SECONDS, ProcessGroup, wait_until
+from tools.processes import STOP_SECONDS, ProcessGroup, is_alive, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 LAUNCHER = [sys.executable, "-m", "tools.serve"]
@@ -60,7 +60,7 @@ def test_a_server_from_start_to_ctrl_c(launched):
     assert len(family) > 2
     launcher.signal(signal.SIGINT)
     assert launcher.wait(2 * STOP_SECONDS) == 0
-    assert not [process for process in family if process.is_running()]
+    assert not [process for process in family if is_alive(process)]
     assert said(launcher).endswith("stopping\n")
 
 

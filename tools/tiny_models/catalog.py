@@ -32,9 +32,7 @@ class ModelPair:
     draft: Path
 
 
-def _target(
-    make: Callable[[int], Checkpoint], *, seed: int, mixing: float
-) -> Checkpoint:
+def _target(make: Callable[[int], Checkpoint], *, seed: int, mixing: float) -> Checkpoint:
     config, weights = make(seed)
     cycle.bind(weights, mixing)
     return config, weights
@@ -53,9 +51,7 @@ _TARGETS: dict[str, Callable[[], Checkpoint]] = {
 _MISMATCHED: dict[str, Callable[[], Checkpoint]] = {
     "hidden-size": lambda: drafts.copy_draft(seed=5, hidden=2 * targets.HIDDEN),
     "vocab-size": lambda: drafts.copy_draft(seed=6, vocab=2 * drafts.VOCAB_SIZE),
-    "layer-ids": lambda: drafts.copy_draft(
-        seed=7, target_layer_ids=(0, targets.LAYERS + 4)
-    ),
+    "layer-ids": lambda: drafts.copy_draft(seed=7, target_layer_ids=(0, targets.LAYERS + 4)),
 }
 
 PAIRS = tuple(_TARGETS)
@@ -72,22 +68,16 @@ def ensure(root: Path, pair: str, progress: Progress = lambda _: None) -> ModelP
         raise KeyError(f"no tiny model pair {pair!r}; there are: {', '.join(PAIRS)}")
     return ModelPair(
         target=_ensure(root / pair / "target", _TARGETS[pair], progress),
-        draft=_ensure(
-            root / pair / "draft", lambda: drafts.copy_draft(seed=8), progress
-        ),
+        draft=_ensure(root / pair / "draft", lambda: drafts.copy_draft(seed=8), progress),
     )
 
 
-def ensure_mismatched(
-    root: Path, mismatch: str, progress: Progress = lambda _: None
-) -> Path:
+def ensure_mismatched(root: Path, mismatch: str, progress: Progress = lambda _: None) -> Path:
     """Make the draft that is wrong in the named way under ``root`` unless it is there."""
     return _ensure(root / "mismatched" / mismatch, _MISMATCHED[mismatch], progress)
 
 
-def _ensure(
-    directory: Path, make: Callable[[], Checkpoint], progress: Progress
-) -> Path:
+def _ensure(directory: Path, make: Callable[[], Checkpoint], progress: Progress) -> Path:
     stamp = directory / _STAMP
     if stamp.is_file() and stamp.read_text() == _source_hash():
         return directory
