@@ -58,11 +58,8 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 
 // The same in fp16; what does not fit becomes the largest number, not infinity.
 __device__ __forceinline__ uint32_t pack_f16_saturated(float low, float high) {
-  const float limit = 65504.f;
   uint32_t packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;"
-      : "=r"(packed)
-      : "f"(fminf(fmaxf(high, -limit), limit)), "f"(fminf(fmaxf(low, -limit), limit)));
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 

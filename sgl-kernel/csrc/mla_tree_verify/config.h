@@ -39,8 +39,8 @@ inline constexpr float kMaxSlack = 8.f;
 // Registers a thread: 128 at entry (launch bounds), moved from the load warp to the others. The block cannot have more than
 // it was launched with: a warp that asks for more waits forever.
 inline constexpr int kEntryRegisters = 65536 / kThreads;
-inline constexpr int kScoreRegisters = 168;
-inline constexpr int kValueRegisters = 160;
+inline constexpr int kScoreRegisters = 184;
+inline constexpr int kValueRegisters = 152;
 inline constexpr int kLoadRegisters = 24;
 static_assert(kScoreWarps * kScoreRegisters + kValueWarps * kValueRegisters + 4 * kLoadRegisters <=
               kWarps * kEntryRegisters);
@@ -53,9 +53,13 @@ struct Tile {
   static constexpr int kRows = kRowsPerGroup * kRowGroups;
   static constexpr int kHalves = 2 / RowTiles;
   static constexpr int kDimSteps = kMlaHeadDim / 16 / kHalves;  // k16 steps of a score warp: 36 or 18
-  // Of the 36 Q fragments of a lane the last eight stay in shared memory: with all of them in registers the compiler has none
-  // left to load K fragments ahead.
-  static constexpr int kSharedSteps = RowTiles == 2 ? 8 : 0;
+  // Of the nine stages of Q two stay in shared memory, the fifth and the last: with all 36 fragments in registers the compiler
+  // has none left to load K fragments ahead.
+  static constexpr int kSharedStages = RowTiles == 2 ? 2 : 0;
+  static constexpr bool in_shared(int k) { return RowTiles == 2 && (k / 4 == 4 || k / 4 == 8); }
+  static constexpr int shared_stage(int k) { return k / 4 == 4 ? 0 : 1; }
+  static constexpr int q_register(int k) { return RowTiles == 2 && k / 4 > 4 ? k - 4 : k; }
+  static constexpr int kQInRegisters = kDimSteps - 4 * kSharedStages;
 };
 
 // What a score warp tells the value warps of its group with each step.
@@ -84,7 +88,7 @@ struct Handover {
   alignas(16) uint32_t p[kRows / 16][4 * 32];  // as A fragments
   alignas(16) int flags[kScoreWarps];          // of StepFlag
   float alpha[kRows];                          // where kRescale is set
-  float row_lse[kRows];                        // where kLast is set, this and all that follows
+  alignas(8) int64_t row_offset[kRows];        // where kLast is set: of the row in the output or the workspace, -1: none
   float row_inv_sum[kRows];
   Piece piece;
 };
@@ -92,7 +96,7 @@ struct Handover {
 // 64 dimensions of 16 rows of Q; the 16-byte chunks of row r stand at chunk ^ (r % 8), so that ldmatrix meets no conflict.
 inline constexpr int kQStageSteps = 4;
 struct QStage {
-  alignas(16) unsigned char rows[16][kQStageSteps * 32];
+  alignas(128) unsigned char rows[16][kQStageSteps * 32];
 };
 
 template <int RowTiles>
@@ -101,7 +105,7 @@ struct Smem {
   alignas(128) unsigned char kv[kSlots * kSlotBytes];
   Handover<RowTiles> handover[kBuffers];
   alignas(16) float exchange[kBuffers][kScoreWarps][RowTiles == 1 ? 4 * 32 : 4];  // partial scores for the other half
-  QStage q[kScoreWarps][Tile<RowTiles>::kSharedSteps / kQStageSteps + (RowTiles == 1)];
+  QStage q[kScoreWarps][Tile<RowTiles>::kSharedStages + (RowTiles == 1)];
   Plan plan;
   Piece piece_of[kScoreWarps + 1];  // where each score warp and the load warp are
   alignas(8) uint64_t kv_full[kSlots];

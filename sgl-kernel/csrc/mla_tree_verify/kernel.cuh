@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1) tree_verify_kernel(const __grid_c
 
   if (warp < kScoreWarps) {
     if constexpr (RowTiles == 2) ptx::grow_registers<kScoreRegisters>();
-    ScoreWarp<RowTiles>(smem, shape, args.score).run();
+    ScoreWarp<RowTiles>(smem, shape, args.score, args.output).run();
   } else if (warp < kLoadWarp) {
     if constexpr (RowTiles == 2) ptx::grow_registers<kValueRegisters>();
     ValueWarp<RowTiles>(smem, shape, args.output).run();

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "common/ptx.cuh"
-#include "mla_tree_verify/plan.cuh"
+#include "mla_tree_verify/combine.cuh"
 
 namespace ddtree::mla {
 
@@ -24,7 +24,7 @@ template <int RowTiles>
 struct ScoreWarp {
   static constexpr int kHalves = Tile<RowTiles>::kHalves;
   static constexpr int kDimSteps = Tile<RowTiles>::kDimSteps;
-  static constexpr int kQInRegisters = kDimSteps - Tile<RowTiles>::kSharedSteps;
+  static constexpr int kQInRegisters = Tile<RowTiles>::kQInRegisters;
   static constexpr int kOwnRows = 2 / kHalves;  // rows that a thread finishes with its quad
   // Stands for "no key yet". Finite, so that a hidden key (-inf) minus it is -inf and its p is 0, not NaN.
   static constexpr float kNoMax = -1e30f;
@@ -32,28 +32,32 @@ struct ScoreWarp {
   Smem<RowTiles>& smem;
   const Shape& shape;
   const ScoreArgs& args;
-  const int warp, m_tile, half;
-  unsigned lane;
+  const OutputArgs& output;
+  unsigned thread;
 
-  __device__ __forceinline__ ScoreWarp(Smem<RowTiles>& smem, const Shape& shape, const ScoreArgs& args)
-      : smem(smem), shape(shape), args(args), warp(ptx::thread_index() / 32), m_tile(warp / kHalves), half(warp % kHalves),
-        lane(ptx::thread_index() % 32) {
+  __device__ __forceinline__ ScoreWarp(Smem<RowTiles>& smem, const Shape& shape, const ScoreArgs& args,
+                                       const OutputArgs& output)
+      : smem(smem), shape(shape), args(args), output(output), thread(threadIdx.x) {
     // Kept in a register: the compiler would read the thread index anew in each step, which takes dozens of clocks.
-    asm volatile("" : "+r"(lane));
-    __builtin_assume(lane < 32);
+    asm volatile("" : "+r"(thread));
+    __builtin_assume(thread < 32 * kScoreWarps);
   }
 
-  __device__ __forceinline__ int quad_lane() const { return lane % 4; }
+  __device__ __forceinline__ unsigned warp() const { return thread / 32; }
+  __device__ __forceinline__ unsigned lane() const { return thread % 32; }
+  __device__ __forceinline__ int m_tile() const { return warp() / kHalves; }
+  __device__ __forceinline__ int half() const { return warp() % kHalves; }
+  __device__ __forceinline__ int quad_lane() const { return lane() % 4; }
   // Row of the block's tile that own row r of this thread is.
-  __device__ __forceinline__ int own_row(int r) const { return m_tile * 16 + lane / 4 + (half + r) * 8; }
+  __device__ __forceinline__ int own_row(int r) const { return m_tile() * 16 + lane() / 4 + (half() + r) * 8; }
 
   __device__ __forceinline__ void run() const {
-    Piece& piece = smem.piece_of[warp];
-    if (lane == 0) piece.done = piece.count = 0;
+    Piece& piece = smem.piece_of[warp()];
+    if (lane() == 0) piece.done = piece.count = 0;
     __syncwarp();
     Cursor at;
     while (next_piece(piece, shape, smem.plan)) {
-      if (piece.tile * Tile<RowTiles>::kRows + m_tile * 16 < shape.num_nodes * args.num_heads)
+      if (piece.tile * Tile<RowTiles>::kRows + m_tile() * 16 < shape.num_nodes * args.num_heads)
         active_piece(piece, at);
       else
         idle_piece(piece, at);
@@ -81,10 +85,11 @@ struct ScoreWarp {
       Handover<RowTiles>& to = smem.handover[buffer];
       float v[kOwnRows][4];
       complete(sums, v, buffer);
-      if (first_node + kBlockKeys > 0) mask(v, first_node, piece.batch, piece.tile);
+      if (first_node + kBlockKeys > 0) [[unlikely]]
+        mask(v, first_node, piece.batch, piece.tile);
       int flags = left == 1 ? kActive | kLast : kActive;
       if (raise_max(v, rows, to)) flags |= kRescale;
-      announce(to, flags, piece);
+      if (lane() == 0) to.flags[warp()] = flags;
       at.advance();
       if (left > 1) {
         ptx::mbarrier_wait(&smem.kv_full[at.slot()], at.slot_phase());
@@ -93,7 +98,8 @@ struct ScoreWarp {
         softmax(v, rows, to);
       } else {
         softmax(v, rows, to);
-        publish_stats(rows, to);
+        publish_stats(rows, to, piece);
+        if (thread == 0) to.piece = piece;
       }
       hand_over(at);
     }
@@ -103,22 +109,22 @@ struct ScoreWarp {
   __device__ __forceinline__ void idle_piece(const Piece& piece, Cursor& at) const {
     for (int left = piece.count; left > 0; --left) {
       ptx::mbarrier_wait(&smem.step_empty[at.buffer()], at.buffer_phase() ^ 1);
-      announce(smem.handover[at.buffer()], left == 1 ? kLast : 0, piece);
+      Handover<RowTiles>& to = smem.handover[at.buffer()];
+      if (lane() == 0) to.flags[warp()] = left == 1 ? kLast : 0;
+      if (left == 1) {
+        if (quad_lane() == 0)
+          for (int r = 0; r < kOwnRows; ++r) to.row_offset[own_row(r)] = -1;
+        if (thread == 0) to.piece = piece;
+      }
       at.advance();
       hand_over(at);
     }
   }
 
-  __device__ __forceinline__ void announce(Handover<RowTiles>& to, int flags, const Piece& piece) const {
-    if (lane != 0) return;
-    to.flags[warp] = flags;
-    if (warp == 0 && (flags & kLast)) to.piece = piece;
-  }
-
   // The buffer before the one that the cursor is at, that is.
   __device__ __forceinline__ void hand_over(const Cursor& at) const {
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(&smem.step_full[at.buffer() ^ 1]);
+    if (lane() == 0) ptx::mbarrier_arrive(&smem.step_full[at.buffer() ^ 1]);
   }
 
   // Two sets, for even and odd k16 steps: one warp alone must hide the latency of its products.
@@ -141,27 +147,34 @@ struct ScoreWarp {
   // a row of A only meets its own row of S, and what comes of it is not stored.
   __device__ __forceinline__ void load_q(uint32_t (&q)[kQInRegisters][4], int batch, int tile) const {
     constexpr int kStages = kDimSteps / kQStageSteps + (kDimSteps % kQStageSteps != 0);
-    constexpr int kAhead = 6;
+    constexpr int kAhead = 4;
+    // Stages that end in registers pass through the last one in shared memory, which is filled for good after them.
+    constexpr int kLastStage = RowTiles == 2 ? Tile<RowTiles>::kSharedStages - 1 : 0;
     // Lane: chunk lane % 8 of rows lane / 8 + {0, 4, 8, 12}.
-    auto row_of = [&](const __nv_bfloat16* base, int64_t row_stride, int64_t head_stride, int j) {
-      int row = min(tile * Tile<RowTiles>::kRows + m_tile * 16 + lane / 8 + j * 4, shape.num_nodes * args.num_heads - 1);
-      asm volatile("" : "+r"(row));  // worked out anew for the rope part: not kept beside the chunks
-      const int node = row / args.num_heads, head = row - node * args.num_heads;
-      return base + (static_cast<int64_t>(batch) * shape.num_nodes + node) * row_stride + head * head_stride;
-    };
-    const __nv_bfloat16* nope[4];
+    const __nv_bfloat16 *nope[4], *rope[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) nope[j] = row_of(args.q_nope, args.q_nope_row_stride, args.q_nope_head_stride, j);
+    for (int j = 0; j < 4; ++j) {
+      const int row = min(tile * Tile<RowTiles>::kRows + m_tile() * 16 + static_cast<int>(lane()) / 8 + j * 4,
+                          shape.num_nodes * args.num_heads - 1);
+      const int node = row / args.num_heads, head = row - node * args.num_heads;
+      const int64_t node_row = static_cast<int64_t>(batch) * shape.num_nodes + node;
+      nope[j] = args.q_nope + node_row * args.q_nope_row_stride + head * args.q_nope_head_stride + lane() % 8 * 8;
+      rope[j] = args.q_rope + node_row * args.q_rope_row_stride + head * args.q_rope_head_stride + lane() % 8 * 8;
+    }
     uint4 chunks[kAhead][4];
     auto fetch = [&](int stage) {
-      const int first = half * kDimSteps * 16 + stage * kQStageSteps * 16;
-      // A half ends inside a stage (RowTiles = 1): the surplus is fetched and not used.
-      const int dim = min(first + lane % 8 * 8, kMlaHeadDim - 8);
-      const bool is_rope = kHalves == 1 ? stage * kQStageSteps * 16 >= kMlaLatentDim : dim >= kMlaLatentDim;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const __nv_bfloat16* from = nope[j] + dim;
-        if (is_rope) from = row_of(args.q_rope, args.q_rope_row_stride, args.q_rope_head_stride, j) + dim - kMlaLatentDim;
+        const __nv_bfloat16* from;
+        if constexpr (kHalves == 1) {
+          const int dim = stage * kQStageSteps * 16;
+          from = dim < kMlaLatentDim ? nope[j] + dim : rope[j] + dim - kMlaLatentDim;
+        } else {
+          // A half ends inside a stage: the surplus is fetched and not used.
+          const int own = lane() % 8 * 8;
+          const int dim = min(half() * kDimSteps * 16 + stage * kQStageSteps * 16 + own, kMlaHeadDim - 8) - own;
+          from = dim + own < kMlaLatentDim ? nope[j] + dim : rope[j] + dim - kMlaLatentDim;
+        }
         chunks[stage % kAhead][j] = __ldg(reinterpret_cast<const uint4*>(from));
       }
     };
@@ -170,46 +183,54 @@ struct ScoreWarp {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       const int first = stage * kQStageSteps;  // k16 step
-      QStage& to = smem.q[warp][first < kQInRegisters ? 0 : (first - kQInRegisters) / kQStageSteps];
+      QStage& to = smem.q[warp()][Tile<RowTiles>::in_shared(first) ? Tile<RowTiles>::shared_stage(first) : kLastStage];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int row = lane / 8 + j * 4;
-        *reinterpret_cast<uint4*>(&to.rows[row][(lane % 8 ^ row % 8) * 16]) = chunks[stage % kAhead][j];
+        const int row = lane() / 8 + j * 4;
+        *reinterpret_cast<uint4*>(&to.rows[row][(lane() % 8 ^ row % 8) * 16]) = chunks[stage % kAhead][j];
       }
       if (stage + kAhead < kStages) fetch(stage + kAhead);
       __syncwarp();
+      if (Tile<RowTiles>::in_shared(first)) continue;
+      const uint32_t address = q_address() + kLastStage * sizeof(QStage);
 #pragma unroll
       for (int k = 0; k < kQStageSteps; ++k)
-        if (first + k < kQInRegisters) q_fragment(q[first + k], to, k);
+        if (first + k < kDimSteps) ptx::ldmatrix_x4(q[Tile<RowTiles>::q_register(first + k)], address ^ k * 32);
       __syncwarp();
     }
   }
 
-  __device__ __forceinline__ void q_fragment(uint32_t (&a)[4], const QStage& from, int k) const {
-    const int row = lane % 16, chunk = k * 2 + lane / 16;
-    ptx::ldmatrix_x4(a, ptx::smem_addr(&from.rows[row][(chunk ^ row % 8) * 16]));
+  // ldmatrix address of the first fragment of a stage in shared memory: chunk lane / 16 of row lane % 16, swizzled. That of
+  // fragment k is it ^ 32 k.
+  __device__ __forceinline__ uint32_t q_address() const {
+    unsigned l = lane();
+    asm volatile("" : "+r"(l));  // worked out anew each step: cheaper than a register
+    return ptx::smem_addr(smem.q[warp()][0].rows[l % 16]) + (l / 16 ^ l % 8) * 16;
   }
 
   __device__ __forceinline__ void multiply(Sums& sums, const uint32_t (&q)[kQInRegisters][4], int slot) const {
-    unsigned l = lane;
-    asm volatile("" : "+r"(l));  // five operations a step are cheaper than the register that would keep their result
+    unsigned l = lane();
+    asm volatile("" : "+r"(l));
     const uint32_t k_addr = ptx::smem_addr(smem.kv) + slot * kSlotBytes + ((l % 8) + (l / 16) * 8) * kRowPitch +
-                            ((l / 8) % 2) * 16 + half * (kDimSteps * 32);
+                            ((l / 8) % 2) * 16 + half() * (kDimSteps * 32);
+    const uint32_t q_addr = q_address();
     uint32_t b[2][4];
     ptx::ldmatrix_x4(b[0], k_addr);
     ptx::ldmatrix_x4(b[1], k_addr + 32);
 #pragma unroll
     for (int k = 0; k < kDimSteps; ++k) {
       uint32_t a[4];
-      if (k < kQInRegisters) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = q[k][i];
+      if (Tile<RowTiles>::in_shared(k)) {
+        ptx::ldmatrix_x4(a, (q_addr ^ k % kQStageSteps * 32) + Tile<RowTiles>::shared_stage(k) * sizeof(QStage));
       } else {
-        q_fragment(a, smem.q[warp][(k - kQInRegisters) / kQStageSteps], k % kQStageSteps);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = q[Tile<RowTiles>::q_register(k)][i];
       }
       ptx::mma_bf16(sums.of[k % 2][0], a, b[k % 2][0], b[k % 2][1]);
       ptx::mma_bf16(sums.of[k % 2][1], a, b[k % 2][2], b[k % 2][3]);
       if (k + 2 < kDimSteps) ptx::ldmatrix_x4(b[k % 2], k_addr + (k + 2) * 32);
+      // Loads do not cross it: else the compiler does all even steps first, and the two sets no longer hide each other.
+      if (k % 2 == 1) __syncwarp();
     }
   }
 
@@ -227,12 +248,12 @@ struct ScoreWarp {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float upper = s[i / 2][i % 2], lower = s[i / 2][2 + i % 2];
-        give[i] = half == 0 ? lower : upper;
-        v[0][i] = half == 0 ? upper : lower;
+        give[i] = half() == 0 ? lower : upper;
+        v[0][i] = half() == 0 ? upper : lower;
       }
-      reinterpret_cast<float4*>(smem.exchange[buffer][warp])[lane] = send;
-      ptx::named_barrier(1 + m_tile, 64);
-      const float4 got = reinterpret_cast<const float4*>(smem.exchange[buffer][warp ^ 1])[lane];
+      reinterpret_cast<float4*>(smem.exchange[buffer][warp()])[lane()] = send;
+      ptx::named_barrier(1 + m_tile(), 64);
+      const float4 got = reinterpret_cast<const float4*>(smem.exchange[buffer][warp() ^ 1])[lane()];
       v[0][0] += got.x, v[0][1] += got.y, v[0][2] += got.z, v[0][3] += got.w;
     }
   }
@@ -266,7 +287,8 @@ struct ScoreWarp {
       top[r] = fmaxf(fmaxf(v[r][0], v[r][1]), fmaxf(v[r][2], v[r][3])) * args.scale_log2;
       left_behind |= top[r] > rows.max[r] + kMaxSlack;
     }
-    if (!__any_sync(~0u, left_behind)) return false;
+    if (!__any_sync(~0u, left_behind)) [[likely]]
+      return false;
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) {
       top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
@@ -295,26 +317,41 @@ struct ScoreWarp {
       }
     }
     // A C fragment of S is an A fragment of P: no shuffle, no ldmatrix.
-    uint32_t* fragments = to.p[m_tile];
+    uint32_t* fragments = to.p[m_tile()];
     if constexpr (kHalves == 1) {
-      reinterpret_cast<uint4*>(fragments)[lane] = make_uint4(packed[0][0], packed[1][0], packed[0][1], packed[1][1]);
+      reinterpret_cast<uint4*>(fragments)[lane()] = make_uint4(packed[0][0], packed[1][0], packed[0][1], packed[1][1]);
     } else {
-      fragments[lane * 4 + half] = packed[0][0];
-      fragments[lane * 4 + 2 + half] = packed[0][1];
+      fragments[lane() * 4 + half()] = packed[0][0];
+      fragments[lane() * 4 + 2 + half()] = packed[0][1];
     }
   }
 
-  __device__ __forceinline__ void publish_stats(const Rows& rows, Handover<RowTiles>& to) const {
+  // With a piece's last step: what the value warps need to write it out. The log-sum-exps are written from here.
+  __device__ __forceinline__ void publish_stats(const Rows& rows, Handover<RowTiles>& to, const Piece& piece) const {
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) {
       float sum = rows.sum[r];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      if (quad_lane() == 0) {
-        const float ln2 = 0.693147180559945f;
-        to.row_inv_sum[own_row(r)] = sum > 0.f ? __fdividef(1.f, sum) : 0.f;
-        to.row_lse[own_row(r)] = sum > 0.f ? rows.max[r] * ln2 + __logf(sum) : -INFINITY;
+      if (quad_lane() != 0) continue;
+      const float ln2 = 0.693147180559945f;
+      const float lse = sum > 0.f ? rows.max[r] * ln2 + __logf(sum) : -INFINITY;
+      const int row = own_row(r), global = piece.tile * Tile<RowTiles>::kRows + row;
+      int64_t offset = -1;
+      if (global < shape.num_nodes * args.num_heads) {
+        if (piece.part >= 0) {
+          const int64_t at = static_cast<int64_t>(piece.part) * Tile<RowTiles>::kRows + row;
+          offset = at * kMlaLatentDim;
+          output.parts_lse[at] = lse;
+        } else {
+          const int node = global / args.num_heads, head = global - node * args.num_heads;
+          const int64_t node_row = static_cast<int64_t>(piece.batch) * shape.num_nodes + node;
+          offset = node_row * output.out_row_stride + head * output.out_head_stride;
+          if (output.lse != nullptr) output.lse[node_row * args.num_heads + head] = lse;
+        }
       }
+      to.row_offset[row] = offset;
+      to.row_inv_sum[row] = sum > 0.f ? __fdividef(1.f, sum) : 0.f;
     }
   }
 };

@@ -19,11 +19,6 @@ struct ValueWarp {
   __device__ __forceinline__ static int quad_row(unsigned t = threadIdx.x) { return lane(t) / 4; }
   __device__ __forceinline__ static int quad_lane(unsigned t = threadIdx.x) { return lane(t) % 4; }
 
-  // Rows of the request from this tile on.
-  __device__ __forceinline__ int rows_left(int tile) const {
-    return shape.num_nodes * args.num_heads - tile * Tile<RowTiles>::kRows;
-  }
-
   __device__ __forceinline__ static int row(int m_tile, int h, unsigned t = threadIdx.x) {
     return group(t) * Tile<RowTiles>::kRowsPerGroup + m_tile * 16 + h * 8 + quad_row(t);
   }
@@ -125,48 +120,40 @@ struct ValueWarp {
     }
   }
 
-  __device__ __forceinline__ void write_out(const float (&acc)[RowTiles][kColumnTiles][4], const Handover<RowTiles>& from) const {
-    const int tile = from.piece.tile;
+  // One row's addresses are live at a time: the thread index is read anew for each.
+  template <typename Store>
+  __device__ __forceinline__ void for_each_row(const Handover<RowTiles>& from, const Store& store) const {
 #pragma unroll
     for (int t = 0; t < RowTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned thread = ptx::thread_index();  // here, so that one row's addresses are live at a time
+        const unsigned thread = ptx::thread_index();
         const int r = row(t, h, thread);
-        if (r >= rows_left(tile)) continue;
-        const int global = tile * Tile<RowTiles>::kRows + r;
-        const int node = global / args.num_heads, head = global - node * args.num_heads;
-        const int64_t node_row = static_cast<int64_t>(from.piece.batch) * shape.num_nodes + node;
-        const float inv = from.row_inv_sum[r];
-        __nv_bfloat16* to = args.out + node_row * args.out_row_stride + head * args.out_head_stride + column(thread) + quad_lane(thread) * 2;
-#pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n)
-          *reinterpret_cast<__nv_bfloat162*>(to + n * 8) =
-              __floats2bfloat162_rn(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
-        if (args.lse != nullptr && column(thread) == 0 && quad_lane(thread) == 0)
-          args.lse[node_row * args.num_heads + head] = from.row_lse[r];
+        const int64_t offset = from.row_offset[r];
+        if (offset >= 0) store(t, h, offset + column(thread), quad_lane(thread), from.row_inv_sum[r]);
       }
     }
   }
 
-  __device__ __forceinline__ void write_part(const float (&acc)[RowTiles][kColumnTiles][4], const Handover<RowTiles>& from) const {
-    const int tile = from.piece.tile;
+  __device__ __forceinline__ void write_out(const float (&acc)[RowTiles][kColumnTiles][4],
+                                            const Handover<RowTiles>& from) const {
+    for_each_row(from, [&](int t, int h, int64_t offset, int quad, float inv) {
+      uint32_t* to = reinterpret_cast<uint32_t*>(args.out + offset) + quad;
 #pragma unroll
-    for (int t = 0; t < RowTiles; ++t) {
+      for (int n = 0; n < kColumnTiles; ++n)
+        to[n * 4] = ptx::pack_bf16(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
+    });
+  }
+
+  __device__ __forceinline__ void write_part(const float (&acc)[RowTiles][kColumnTiles][4],
+                                             const Handover<RowTiles>& from) const {
+    for_each_row(from, [&](int t, int h, int64_t offset, int quad, float inv) {
+      uint2* to = reinterpret_cast<uint2*>(args.parts + offset) + quad;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const unsigned thread = ptx::thread_index();  // here, so that one row's addresses are live at a time
-        const int r = row(t, h, thread);
-        if (r >= rows_left(tile)) continue;
-        const float inv = from.row_inv_sum[r];
-        const int64_t at = static_cast<int64_t>(from.piece.part) * Tile<RowTiles>::kRows + r;
-        __half* to = args.parts + at * kMlaLatentDim + column(thread) + quad_lane(thread) * 2;
-#pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n)
-          *reinterpret_cast<uint32_t*>(to + n * 8) = ptx::pack_f16_saturated(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv);
-        if (column(thread) == 0 && quad_lane(thread) == 0) args.parts_lse[at] = from.row_lse[r];
-      }
-    }
+      for (int n = 0; n < kColumnTiles; n += 2)
+        to[n * 2] = make_uint2(ptx::pack_f16_saturated(acc[t][n][h * 2] * inv, acc[t][n][h * 2 + 1] * inv),
+                               ptx::pack_f16_saturated(acc[t][n + 1][h * 2] * inv, acc[t][n + 1][h * 2 + 1] * inv));
+    });
   }
 };
 
