@@ -18,8 +18,8 @@ inline constexpr int kSlotBytes = kBlockKeys * kRowPitch;
 
 inline constexpr int kScoreWarps = 4;  // Q.K and softmax
 inline constexpr int kValueWarps = 8;  // P.V
-inline constexpr int kLoadWarp = kScoreWarps + kValueWarps;  // its number: KV rows from device memory
-inline constexpr int kWarps = kLoadWarp + 4;  // three stay idle: registers are moved between groups of four warps
+inline constexpr int kLoadWarps = 4;   // KV rows from device memory
+inline constexpr int kWarps = kScoreWarps + kValueWarps + kLoadWarps;
 inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kBuffers = 2;            // of what score warps hand to value warps with each step
 
@@ -36,13 +36,13 @@ inline constexpr int kMaxBlocks = 256;
 // accumulators are almost never rescaled; P then stays below 2^8, which bf16 and the fp32 sums hold without loss.
 inline constexpr float kMaxSlack = 8.f;
 
-// Registers a thread: 128 at entry (launch bounds), moved from the load warp to the others. The block cannot have more than
+// Registers a thread: 128 at entry (launch bounds), moved from the load warps to the others. The block cannot have more than
 // it was launched with: a warp that asks for more waits forever.
 inline constexpr int kEntryRegisters = 65536 / kThreads;
 inline constexpr int kScoreRegisters = 184;
 inline constexpr int kValueRegisters = 152;
 inline constexpr int kLoadRegisters = 24;
-static_assert(kScoreWarps * kScoreRegisters + kValueWarps * kValueRegisters + 4 * kLoadRegisters <=
+static_assert(kScoreWarps * kScoreRegisters + kValueWarps * kValueRegisters + kLoadWarps * kLoadRegisters <=
               kWarps * kEntryRegisters);
 
 // RowTiles: m16 tiles of a row group. 2: a block tile of 64 rows (node, head), one m16 tile a score warp. 1: of 32 rows; two
@@ -107,7 +107,7 @@ struct Smem {
   alignas(16) float exchange[kBuffers][kScoreWarps][RowTiles == 1 ? 4 * 32 : 4];  // partial scores for the other half
   QStage q[kScoreWarps][Tile<RowTiles>::kSharedStages + (RowTiles == 1)];
   Plan plan;
-  Piece piece_of[kScoreWarps + 1];  // where each score warp and the load warp are
+  Piece piece_of[kScoreWarps + kLoadWarps];  // where each score warp and each load warp is
   alignas(8) uint64_t kv_full[kSlots];
   uint64_t kv_empty[kSlots];
   uint64_t step_full[kBuffers], step_empty[kBuffers];

@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(kThreads, 1) tree_verify_kernel(const __grid_c
   if (warp < kScoreWarps) {
     if constexpr (RowTiles == 2) ptx::grow_registers<kScoreRegisters>();
     ScoreWarp<RowTiles>(smem, shape, args.score, args.output).run();
-  } else if (warp < kLoadWarp) {
+  } else if (warp < kScoreWarps + kValueWarps) {
     if constexpr (RowTiles == 2) ptx::grow_registers<kValueRegisters>();
     ValueWarp<RowTiles>(smem, shape, args.output).run();
   } else {
     if constexpr (RowTiles == 2) ptx::shrink_registers<kLoadRegisters>();
-    if (warp == kLoadWarp) LoadWarp<RowTiles>{smem, shape, args.kv}.run();
+    LoadWarp<RowTiles>{smem, shape, args.kv, warp - kScoreWarps - kValueWarps}.run();
   }
 }
 
