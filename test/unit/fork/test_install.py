@@ -105,6 +105,17 @@ def test_interrupted_installation_is_done_again(calls, scratch, tmp_path, monkey
     assert json.loads((tmp_path / ".sglang-ddtree.json").read_text())["flavour"] == "cpu"
 
 
+def test_bytecode_is_there_after_an_installation(calls, scratch, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").write_text("x = 1\n")
+    (tmp_path / "package" / "template.py").write_text("{{ not python }} =\n")
+    install.install(scratch, "cpu")
+    (compiled,) = (tmp_path / "package" / "__pycache__").iterdir()
+    assert compiled.name.startswith("module.")
+
+
 def test_pip_failure_shows_what_pip_said():
     with pytest.raises(ForkError, match=r"(?s)pip install failed:.*no-such-option"):
         install._pip("install", "--no-such-option")
