@@ -42,9 +42,9 @@ kernel-report: $(VENV)/.kernel-tools install ## registers, spills, shared memory
 test-kernel: kernel install $(VENV)/.tests ## the kernels' tests that need no card
 	@$(KERNEL_RUN) -m pytest sgl-kernel/tests $(ARGS)
 
-test-kernel-gpu: kernel install $(VENV)/.tests ## the GPU suite, with a receipt in sgl-kernel/benchmark/results
+test-kernel-gpu: kernel install $(VENV)/.tests ## the GPU suite, with a receipt in benchmark/results
 	@$(KERNEL_RUN) -m pytest sgl-kernel/tests/test_mla_tree_verify_gpu.py \
-	  --receipt sgl-kernel/benchmark/results/test_mla_tree_verify_gpu.json $(ARGS)
+	  --receipt benchmark/results/test_mla_tree_verify_gpu.json $(ARGS)
 
 sanitize-kernel: kernel install ## compute-sanitizer: memcheck, racecheck, synccheck
 	@PYTHON=$(KERNEL_PYTHON) PYTHONPATH=$(abspath sgl-kernel/python) sgl-kernel/tests/sanitize.sh

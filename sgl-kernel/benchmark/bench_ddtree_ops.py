@@ -152,7 +152,7 @@ def measure(batch: int, nodes: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the receipt")
+    parser.add_argument("--out", type=Path, default=HERE.parent.parent / "benchmark" / "results", help="folder of the receipt")
     args = parser.parse_args()
     ensure_loaded(DEVICE)
     torch.manual_seed(0)

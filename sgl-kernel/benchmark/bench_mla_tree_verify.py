@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--kernels", default=",".join(KERNELS), help="which to run, ours always first")
     parser.add_argument("--page-size", type=int, default=1, choices=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--budget-s", type=float, default=280, help="start no new case after this many seconds")
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the receipt and the plot")
+    parser.add_argument("--out", type=Path, default=HERE.parent.parent / "benchmark" / "results", help="folder of the receipt and the plot")
     parser.add_argument("--profile", action="store_true", help="run ours three times a case, for ncu; time nothing")
     args = parser.parse_args()
     args.kernels = ["ours", *(k for k in args.kernels.split(",") if k != "ours")]
