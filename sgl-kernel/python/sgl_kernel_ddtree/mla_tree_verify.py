@@ -23,7 +23,9 @@ ones too; no other row of the pool is read, nor any page-table entry past the la
 and out are multiples of 16 bytes. Decode is N = 1 with mask word 1.
 
 Lengths and masks are read on the device, so one captured CUDA graph replays with any lengths, trees and padded rows. The
-operator allocates nothing and does not synchronise. The same inputs give the same bits. Calls that share a workspace must
+operator allocates nothing and does not synchronise. The same inputs give the same bits. The CUDA kernel takes the row sum of
+probabilities as rounded to bf16, so its log-sum-exp is good to 2^-8; it saturates latents beyond 65504 where a row's work is
+split; and it is one cooperative launch, so it waits until the whole card is free to hold it. Calls that share a workspace must
 run on one stream, one after the other. Accumulation is float32.
 
 Errors: ValueError naming the argument, for shapes, dtypes, devices, strides and alignment.
