@@ -13,7 +13,7 @@ TESTS   ?= test
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test wheel check lint check-cuda-deps doctor clean
+.PHONY: help install serve test test-long wheel check lint check-cuda-deps doctor clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,8 +44,12 @@ install: $(VENV)/.tools ## build the fork and install it into .venv (FLAVOUR=cpu
 serve: install ## a server with speculative decoding on 127.0.0.1:PORT (MODEL= DRAFT= PORT= ARGS=)
 	@$(PY) -m tools.serve $(if $(MODEL),--model "$(MODEL)") $(if $(DRAFT),--draft "$(DRAFT)") --port $(PORT) -- $(ARGS)
 
-test: install $(VENV)/.tests ## all tests (TESTS= narrows them)
-	@$(PY) -m pytest $(TESTS)
+# What is named with TESTS= runs whole, long tests included.
+test: install $(VENV)/.tests ## the tests, without the long ones (TESTS= narrows them)
+	@$(PY) -m pytest $(TESTS) $(if $(findstring command,$(origin TESTS)),,-m "not long")
+
+test-long: install $(VENV)/.tests ## the long tests of DDTREE servers: a nightly job
+	@$(PY) -m pytest test/server -m long
 
 wheel: $(VENV)/.tools ## the fork's wheel, in dist/
 	@$(PY) -m fork build
