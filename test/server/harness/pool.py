@@ -24,6 +24,7 @@ class ServerPool:
     def __init__(self, models: Path, logs: Path, environ: dict[str, str]) -> None:
         self._models, self._logs, self._environ = models, logs, environ
         self._running: dict[ServerConfig, Server] = {}
+        self._kept: set[ServerConfig] = set()
         self._order: list[ServerConfig] = []
 
     def expect(self, configs: Iterable[ServerConfig]) -> None:
@@ -33,11 +34,16 @@ class ServerPool:
     def get(self, config: ServerConfig, *, ahead: bool = True) -> Server:
         """A healthy server of this configuration; ``ahead`` starts the next one too.
 
+        Both then stay until the next such call; one got without ``ahead`` is for reference
+        and makes room for the next.
+
         Raises:
             ServerDied: it does not start, or ended since it was last asked for.
         """
-        server = self._launch(config)
         following = self._after(config) if ahead else None
+        if ahead:
+            self._kept = {config} if following is None else {config, following}
+        server = self._launch(config)
         if following is not None:
             self._launch(following)
         server.wait_ready()
@@ -52,7 +58,8 @@ class ServerPool:
         server = self._running.pop(config, None)
         if server is None:
             while len(self._running) >= CAPACITY:
-                self._running.pop(next(iter(self._running))).stop()
+                oldest = next(other for other in self._running if other not in self._kept)
+                self._running.pop(oldest).stop()
             arguments = config.arguments(ensure(self._models, config.pair))
             server = Server(arguments, self._logs / f"{config}.log", self._environ)
         # Last in the order of insertion: most recently used.
