@@ -67,17 +67,18 @@ def ensure(root: Path, pair: str, progress: Progress = lambda _: None) -> ModelP
     if pair not in _TARGETS:
         raise KeyError(f"no tiny model pair {pair!r}; there are: {', '.join(PAIRS)}")
     return ModelPair(
-        target=_ensure(root / pair / "target", _TARGETS[pair], progress),
-        draft=_ensure(root / pair / "draft", lambda: drafts.copy_draft(seed=8), progress),
+        target=ensure_checkpoint(root / pair / "target", _TARGETS[pair], progress),
+        draft=ensure_checkpoint(root / pair / "draft", lambda: drafts.copy_draft(seed=8), progress),
     )
 
 
 def ensure_mismatched(root: Path, mismatch: str, progress: Progress = lambda _: None) -> Path:
     """Make the draft that is wrong in the named way under ``root`` unless it is there."""
-    return _ensure(root / "mismatched" / mismatch, _MISMATCHED[mismatch], progress)
+    return ensure_checkpoint(root / "mismatched" / mismatch, _MISMATCHED[mismatch], progress)
 
 
-def _ensure(directory: Path, make: Callable[[], Checkpoint], progress: Progress) -> Path:
+def ensure_checkpoint(directory: Path, make: Callable[[], Checkpoint], progress: Progress = lambda _: None) -> Path:
+    """Write what ``make`` returns to ``directory`` unless these sources already did."""
     stamp = directory / _STAMP
     if stamp.is_file() and stamp.read_text() == _source_hash():
         return directory

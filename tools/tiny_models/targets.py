@@ -45,12 +45,25 @@ def base_config(**more: Any) -> dict[str, Any]:
     return config | more
 
 
-def mla(seed: int) -> Target:
-    """A dense DeepSeek-V3 with ``kv_lora_rank`` 512 and 4 heads."""
+def mla(
+    seed: int,
+    *,
+    hidden: int = HIDDEN,
+    layers: int = LAYERS,
+    heads: int = _HEADS,
+    yarn_factor: int = 4,
+    original_context: int = 512,
+) -> Target:
+    """A dense DeepSeek-V3 with ``kv_lora_rank`` 512, for ``yarn_factor * original_context`` positions."""
     q_lora, kv_lora, nope, rope, v_dim = 64, 512, 128, 64, 128
     config = base_config(
         architectures=["DeepseekV3ForCausalLM"],
         model_type="deepseek_v3",
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=yarn_factor * original_context,
         q_lora_rank=q_lora,
         kv_lora_rank=kv_lora,
         qk_nope_head_dim=nope,
@@ -59,15 +72,15 @@ def mla(seed: int) -> Target:
         # On a CPU, SGLang builds the MLA rope for deepseek_yarn only.
         rope_scaling={
             "type": "yarn",
-            "factor": 4.0,
-            "original_max_position_embeddings": 512,
+            "factor": float(yarn_factor),
+            "original_max_position_embeddings": original_context,
             "beta_fast": 32,
             "beta_slow": 1,
             "mscale": 1.0,
             "mscale_all_dim": 1.0,
         },
         # transformers wants integers here even though every layer is dense.
-        first_k_dense_replace=LAYERS,
+        first_k_dense_replace=layers,
         moe_intermediate_size=64,
         moe_layer_freq=1,
         n_group=1,
@@ -82,21 +95,21 @@ def mla(seed: int) -> Target:
         num_nextn_predict_layers=0,
     )
     weights = Weights(seed)
-    weights.matrix("model.embed_tokens.weight", VOCAB_SIZE, HIDDEN, scale=1.0)
-    for i in range(LAYERS):
+    weights.matrix("model.embed_tokens.weight", VOCAB_SIZE, hidden, scale=1.0)
+    for i in range(layers):
         layer = f"model.layers.{i}"
         attn = f"{layer}.self_attn"
-        weights.norm(f"{layer}.input_layernorm.weight", HIDDEN)
-        weights.norm(f"{layer}.post_attention_layernorm.weight", HIDDEN)
-        weights.matrix(f"{attn}.q_a_proj.weight", q_lora, HIDDEN)
+        weights.norm(f"{layer}.input_layernorm.weight", hidden)
+        weights.norm(f"{layer}.post_attention_layernorm.weight", hidden)
+        weights.matrix(f"{attn}.q_a_proj.weight", q_lora, hidden)
         weights.norm(f"{attn}.q_a_layernorm.weight", q_lora)
-        weights.matrix(f"{attn}.q_b_proj.weight", _HEADS * (nope + rope), q_lora)
-        weights.matrix(f"{attn}.kv_a_proj_with_mqa.weight", kv_lora + rope, HIDDEN)
+        weights.matrix(f"{attn}.q_b_proj.weight", heads * (nope + rope), q_lora)
+        weights.matrix(f"{attn}.kv_a_proj_with_mqa.weight", kv_lora + rope, hidden)
         weights.norm(f"{attn}.kv_a_layernorm.weight", kv_lora)
-        weights.matrix(f"{attn}.kv_b_proj.weight", _HEADS * (nope + v_dim), kv_lora)
-        weights.matrix(f"{attn}.o_proj.weight", HIDDEN, _HEADS * v_dim)
-        _mlp(weights, layer)
-    weights.norm("model.norm.weight", HIDDEN)
+        weights.matrix(f"{attn}.kv_b_proj.weight", heads * (nope + v_dim), kv_lora)
+        weights.matrix(f"{attn}.o_proj.weight", hidden, heads * v_dim)
+        _mlp(weights, layer, hidden)
+    weights.norm("model.norm.weight", hidden)
     return config, weights
 
 
@@ -122,12 +135,12 @@ def gqa(seed: int) -> Target:
         weights.matrix(f"{attn}.o_proj.weight", HIDDEN, _HEADS * head_dim)
         weights.norm(f"{attn}.q_norm.weight", head_dim)
         weights.norm(f"{attn}.k_norm.weight", head_dim)
-        _mlp(weights, layer)
+        _mlp(weights, layer, HIDDEN)
     weights.norm("model.norm.weight", HIDDEN)
     return config, weights
 
 
-def _mlp(weights: Weights, layer: str) -> None:
-    weights.matrix(f"{layer}.mlp.gate_proj.weight", _INTERMEDIATE, HIDDEN)
-    weights.matrix(f"{layer}.mlp.up_proj.weight", _INTERMEDIATE, HIDDEN)
-    weights.matrix(f"{layer}.mlp.down_proj.weight", HIDDEN, _INTERMEDIATE)
+def _mlp(weights: Weights, layer: str, hidden: int) -> None:
+    weights.matrix(f"{layer}.mlp.gate_proj.weight", _INTERMEDIATE, hidden)
+    weights.matrix(f"{layer}.mlp.up_proj.weight", _INTERMEDIATE, hidden)
+    weights.matrix(f"{layer}.mlp.down_proj.weight", hidden, _INTERMEDIATE)
