@@ -45,7 +45,10 @@ def create_ddtree_sm120_backend(runner: ModelRunner) -> AttentionBackend:
         from sglang.srt.layers.attention.ddtree_sm120.cpu_backend import DDTreeSM120CpuAttnBackend
 
         return DDTreeSM120CpuAttnBackend(runner)
+    if runner.device == "cuda":
+        from sglang.srt.layers.attention.ddtree_sm120.cuda_backend import DDTreeSM120AttnBackend
+
+        return DDTreeSM120AttnBackend(runner)
     raise RuntimeError(
-        f"--attention-backend {BACKEND_NAME} on device {runner.device!r}: CUDA kernel not built yet: this release runs "
-        "the backend with --device cpu only. On a GPU choose --attention-backend triton."
+        f"--attention-backend {BACKEND_NAME} runs on a CUDA GPU and on a CPU, not on device {runner.device!r}."
     )

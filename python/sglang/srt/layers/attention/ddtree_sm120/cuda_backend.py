@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA implementation of ``ddtree_sm120``. The contract is in ``ddtree_sm120_backend.py``.
+
+DECODE and TARGET_VERIFY are one call of the tree-verify kernel a layer; decode is a tree of one node. Everything else
+(EXTEND, MIXED) goes to a backend of SGLang's, held by composition.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+from sglang.kernels.ops.ddtree import mla_tree_verify
+from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
+from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
+from sglang.srt.layers.attention.ddtree_sm120.prefill_delegate import build_delegate, takes_split_queries
+from sglang.srt.layers.attention.ddtree_sm120.requirements import Demands, unmet
+from sglang.srt.layers.attention.ddtree_sm120.step_metadata import (
+    MaskLayout,
+    StepBuffers,
+    StepMetadata,
+    write_step_metadata,
+)
+from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
+from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from sglang.srt.runtime_context import get_parallel
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+logger = logging.getLogger(__name__)
+
+
+class DDTreeSM120AttnBackend(AttentionBackend):
+    """Absorbed MLA over a paged bfloat16 pool: trees, chains and decode from one captured graph each.
+
+    Raises:
+        ValueError: the model or a server argument asks for something that the kernel lacks.
+        ImportError, RuntimeError: the kernels are not installed, or not for this card.
+    """
+
+    # Lengths are read on the device only. The prefill delegate gets a batch whose lengths the scheduler knows anyway.
+    needs_cpu_seq_lens = False
+
+    forward_metadata: StepMetadata | None
+
+    def __init__(self, runner: ModelRunner):
+        super().__init__()
+        reason = unmet(_demands_of(runner))
+        if reason is not None:
+            raise ValueError(f"--attention-backend ddtree_sm120: {reason}.")
+        self.device = runner.device
+        self.page_size = runner.page_size
+        self.max_context_len = runner.model_config.context_len
+        self.req_to_token_pool = runner.req_to_token_pool
+        self.token_to_kv_pool = runner.token_to_kv_pool
+        self.kv_index_translator = runner.kv_index_translator
+        self.data_type = self.kv_cache_dtype = runner.kv_cache_dtype
+
+        self._max_nodes = runner.decode_num_tokens_per_req()
+        max_requests = self.req_to_token_pool.req_to_token.shape[0]
+        # Here, not at the first forward: a missing kernel is compiled, which takes minutes.
+        self._workspace = mla_tree_verify.prepare(
+            self.device, max_batch=max_requests, max_num_nodes=self._max_nodes, num_heads=_heads_per_rank(runner)
+        )
+        self._graph_buffers: StepBuffers | None = None
+        self._eager_buffers: StepBuffers | None = None
+        self._verify_mask = self._make_verify_mask(runner, max_requests)
+        self.forward_metadata = None
+
+        self.prefill_backend_name, self.prefill_backend = build_delegate(runner)
+        self.extend_dummy_seqs_capped_by_req_pool = self.prefill_backend.extend_dummy_seqs_capped_by_req_pool
+        logger.info(
+            "ddtree_sm120: decode and verify (up to %d tokens a request) run on the CUDA kernel mla_tree_verify, page "
+            "size %d, workspace %.1f MiB",
+            self._max_nodes,
+            self.page_size,
+            self._workspace.numel() / 2**20,
+        )
+
+    def _make_verify_mask(self, runner: ModelRunner, max_requests: int) -> VerifyMask | None:
+        """Where EAGLE's builder writes its tree: N x N bytes a request instead of N x (context + N)."""
+        algorithm = runner.spec_algorithm
+        if not (algorithm.is_eagle() or algorithm.is_standalone()):
+            return None
+        cells = tree_mask_numel(TreeMaskMode.QLEN_ONLY, max_requests, self._max_nodes, self.max_context_len)
+        return VerifyMask(
+            buffer=torch.zeros(cells, dtype=torch.bool, device=self.device),
+            mode=TreeMaskMode.QLEN_ONLY,
+            max_bs=max_requests,
+        )
+
+    def describe(self) -> dict[str, object]:
+        """What runs, for ``/server_info``."""
+        return {"decode_and_verify": "mla_tree_verify (CUDA)", "prefill": self.prefill_backend_name}
+
+    # -- metadata ----------------------------------------------------------------
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        nodes = max(self._max_nodes, -(-max_num_tokens // max_bs))
+        self._graph_buffers = self._make_buffers(max_bs, nodes)
+
+    def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
+        if not _is_ours(forward_batch.forward_mode):
+            self.prefill_backend.init_forward_metadata(forward_batch)
+            return
+        self._prepare(forward_batch, self._buffers_for_eager(forward_batch.batch_size), read_mask=True)
+
+    def init_forward_metadata_out_graph(self, forward_batch: ForwardBatch, in_capture: bool = False) -> None:
+        if not _is_ours(forward_batch.forward_mode):
+            self.prefill_backend.init_forward_metadata_out_graph(forward_batch, in_capture)
+            return
+        # What a capture is called with is a dummy; the words it leaves are overwritten before each replay.
+        self._prepare(forward_batch, self._graph_buffers, read_mask=not in_capture)
+
+    def init_forward_metadata_in_graph(self, forward_batch: ForwardBatch) -> None:
+        if not _is_ours(forward_batch.forward_mode):
+            self.prefill_backend.init_forward_metadata_in_graph(forward_batch)
+
+    def _prepare(self, forward_batch: ForwardBatch, buffers: StepBuffers, *, read_mask: bool) -> None:
+        batch = forward_batch.batch_size
+        verifies = forward_batch.forward_mode.is_target_verify()
+        spec_info = forward_batch.spec_info
+        step = buffers.step(batch, int(spec_info.draft_token_num) if verifies else 1)
+        layout, mask = mask_source(spec_info) if verifies and read_mask else (MaskLayout.CHAIN, None)
+        write_step_metadata(
+            step,
+            req_to_token=self.req_to_token_pool.req_to_token,
+            req_pool_indices=forward_batch.req_pool_indices,
+            seq_lens=forward_batch.seq_lens,
+            lens_count_window=not verifies,
+            page_size=self.page_size,
+            layout=layout,
+            mask=mask,
+            # Only the view of a graph's replay has it.
+            num_requests=batch - getattr(forward_batch, "num_padding", 0),
+        )
+        self.forward_metadata = step
+
+    def _make_buffers(self, max_batch: int, max_nodes: int) -> StepBuffers:
+        max_pages = -(-self.req_to_token_pool.req_to_token.shape[1] // self.page_size)
+        buffers = StepBuffers(max_batch, max_nodes, max_pages, self.device)
+        logger.info(
+            "ddtree_sm120: step buffers for %d requests, %.1f MiB", max_batch, buffers.num_bytes / 2**20
+        )
+        return buffers
+
+    def _buffers_for_eager(self, batch: int) -> StepBuffers:
+        for buffers in (self._graph_buffers, self._eager_buffers):
+            if buffers is not None and buffers.max_batch >= batch:
+                return buffers
+        self._eager_buffers = self._make_buffers(1 << max(0, batch - 1).bit_length(), self._max_nodes)
+        return self._eager_buffers
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    def shared_read_ends(self, fm: ForwardMode) -> SharedReadEnds:
+        if _is_ours(fm):
+            return SharedReadEnds.PRE_REPLAY
+        return self.prefill_backend.shared_read_ends(fm)
+
+    @property
+    def verify_mask(self) -> VerifyMask | None:
+        return self._verify_mask
+
+    def update_verify_buffers_to_fill_after_draft(self, spec_info, cuda_graph_bs: int | None) -> None:
+        """Nothing to redo: the stream that prepares a verify waits for the draft first."""
+
+    # -- forward -----------------------------------------------------------------
+
+    def forward_decode(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: RadixAttention,
+        forward_batch: ForwardBatch,
+        save_kv_cache: bool = True,
+        **kwargs,
+    ) -> torch.Tensor:
+        """See :meth:`forward_extend`."""
+        return self._verify_ours(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+
+    def forward_extend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: RadixAttention,
+        forward_batch: ForwardBatch,
+        save_kv_cache: bool = True,
+        **kwargs,
+    ) -> torch.Tensor:
+        """Verify a window, or hand a prefill to the delegate.
+
+        Args:
+            q: ``[T, H * 576]``, or with ``q_rope`` the latent part ``[T, H, 512]``.
+            k, v: ``[T, 1, 576]`` and ``[T, 1, 512]``, or with ``k_rope`` both the latent part; None when stored already.
+            q_rope, k_rope (keywords): ``[T, H, 64]``, ``[T, 1, 64]``.
+
+        Returns:
+            ``[T, H * 512]`` bfloat16; rows of padded requests are zero.
+        """
+        mode = forward_batch.forward_mode
+        if mode.is_target_verify():
+            return self._verify_ours(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+        if mode.is_draft_extend_v2():
+            raise NotImplementedError("ddtree_sm120 does not draft on a GPU; choose --speculative-draft-attention-backend")
+        return self._prefill(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+
+    def _verify_ours(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: RadixAttention,
+        forward_batch: ForwardBatch,
+        save_kv_cache: bool,
+        q_rope: torch.Tensor | None = None,
+        k_rope: torch.Tensor | None = None,
+        **unsupported,
+    ) -> torch.Tensor:
+        """Store the window's KV rows, then attend. Every layer kind that gets a kernel branches here."""
+        _check_mla_layer(layer, unsupported)
+        if save_kv_cache and k is not None:
+            loc = KVWriteLoc.for_batch(forward_batch)
+            if k_rope is not None:
+                self.token_to_kv_pool.set_mla_kv_buffer(layer, loc, k, k_rope)
+            else:
+                self.token_to_kv_pool.set_kv_buffer(layer, loc, k, v)
+        return self._attend_mla(q, q_rope, layer)
+
+    def _attend_mla(self, q: torch.Tensor, q_rope: torch.Tensor | None, layer: RadixAttention) -> torch.Tensor:
+        step = self.forward_metadata
+        heads, latent = layer.tp_q_head_num, layer.v_head_dim
+        if q_rope is None:
+            q = q.view(-1, heads, layer.qk_head_dim)
+            q, q_rope = q[..., :latent], q[..., latent:]
+        else:
+            q, q_rope = q.view(-1, heads, latent), q_rope.view(-1, heads, layer.qk_head_dim - latent)
+        out = q.new_empty(q.shape)
+        mla_tree_verify.mla_tree_verify(
+            out,
+            None,
+            q,
+            q_rope,
+            self.token_to_kv_pool.get_key_buffer(layer.layer_id),
+            step.page_table,
+            step.prefix_lens,
+            step.mask_words,
+            self._workspace,
+            num_nodes=step.num_nodes,
+            page_size=self.page_size,
+            sm_scale=layer.scaling,
+        )
+        return out.view(-1, heads * latent)
+
+    # -- what belongs to the prefill delegate ------------------------------------
+
+    def _prefill(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: RadixAttention,
+        forward_batch: ForwardBatch,
+        save_kv_cache: bool,
+        q_rope: torch.Tensor | None = None,
+        k_rope: torch.Tensor | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        if q_rope is not None and takes_split_queries(self.prefill_backend_name):
+            kwargs.update(q_rope=q_rope, k_rope=k_rope)
+        elif q_rope is not None:
+            q = torch.cat([q.view(q.shape[0], layer.tp_q_head_num, -1), q_rope], dim=-1)
+            if k is not None:
+                k = torch.cat([k.view(k.shape[0], 1, -1), k_rope.view(k.shape[0], 1, -1)], dim=-1)
+        return self.prefill_backend.forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+
+    def init_mha_chunk_metadata(self, forward_batch: ForwardBatch, disable_flashinfer_ragged: bool = False) -> None:
+        init = getattr(self.prefill_backend, "init_mha_chunk_metadata", None)
+        if init is not None:
+            init(forward_batch, disable_flashinfer_ragged)
+
+    def _snapshot_prefill_shared_reads(self, forward_batch: ForwardBatch, *, num_qo_tokens: int) -> SharedReadEnds:
+        return self.prefill_backend._snapshot_prefill_shared_reads(forward_batch, num_qo_tokens=num_qo_tokens)
+
+    @property
+    def dllm_attention(self):
+        return self.prefill_backend.dllm_attention
+
+    @property
+    def supports_full_cuda_graph_chunked_prefix(self) -> bool:
+        return self.prefill_backend.supports_full_cuda_graph_chunked_prefix
+
+    def prepare_full_cuda_graph_chunked_prefix(self, forward_batch: ForwardBatch, *, in_capture: bool) -> None:
+        self.prefill_backend.prepare_full_cuda_graph_chunked_prefix(forward_batch, in_capture=in_capture)
+
+    @property
+    def supports_prefill_cuda_graph_max_context_size(self) -> bool:
+        return self.prefill_backend.supports_prefill_cuda_graph_max_context_size
+
+    @property
+    def prefill_cuda_graph_default_max_seq_len(self) -> int | None:
+        return self.prefill_backend.prefill_cuda_graph_default_max_seq_len
+
+
+def _is_ours(mode: ForwardMode) -> bool:
+    return mode.is_decode_or_idle() or mode.is_target_verify()
+
+
+def _heads_per_rank(runner: ModelRunner) -> int:
+    return runner.model_config.num_attention_heads // get_parallel().attn_tp_size
+
+
+def _demands_of(runner: ModelRunner) -> Demands:
+    config = runner.model_config
+    return Demands(
+        is_mla=runner.use_mla_backend,
+        latent_dim=getattr(config, "kv_lora_rank", None),
+        rope_dim=getattr(config, "qk_rope_head_dim", None),
+        model_dtype=runner.dtype,
+        kv_cache_dtype=runner.kv_cache_dtype,
+        heads=_heads_per_rank(runner),
+        nodes=runner.decode_num_tokens_per_req(),
+        page_size=runner.page_size,
+        dcp_size=get_parallel().attn_dcp_size,
+        unified_memory=runner.kv_index_translator is not None and runner.kv_index_translator.needs_read_translate,
+        drafts=runner.is_draft_worker,
+    )
+
+
+def _check_mla_layer(layer: RadixAttention, unsupported: dict) -> None:
+    """Refuse what would change the result if it were ignored."""
+    given = sorted(name for name, value in unsupported.items() if value is not None)
+    if given:
+        raise NotImplementedError(f"ddtree_sm120 on a GPU does not implement {', '.join(given)}")
+    if (layer.tp_k_head_num, layer.qk_head_dim, layer.v_head_dim) != (1, 576, 512):
+        raise NotImplementedError(
+            f"ddtree_sm120 on a GPU has no kernel for layer {layer.layer_id}: {layer.tp_k_head_num} KV heads of "
+            f"{layer.qk_head_dim} and {layer.v_head_dim}"
+        )
+    if layer.is_cross_attention or layer.attn_type != AttentionType.DECODER:
+        raise NotImplementedError(f"layer {layer.layer_id}: ddtree_sm120 on a GPU has causal self-attention only")
+    if layer.logit_cap:
+        raise NotImplementedError(f"layer {layer.layer_id}: ddtree_sm120 on a GPU has no logit cap")
+    if layer.sliding_window_size > -1:
+        raise NotImplementedError(f"layer {layer.layer_id}: ddtree_sm120 on a GPU has no sliding window")
+    if layer.xai_temperature_len > 0:
+        raise NotImplementedError(f"layer {layer.layer_id}: ddtree_sm120 on a GPU has no length-dependent temperature")
