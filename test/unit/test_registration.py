@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import sglang  # noqa: F401  first, for the CPU engine
-from sglang.srt.arg_groups import choices
+from sglang.srt.arg_groups import choices, model_override_base
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+from sglang.srt.layers.attention.ddtree_sm120 import launch, mla_dispatch
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
+from sglang.srt.managers.scheduler_components import internal_state
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.models.deepseek_common import utils
 from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
@@ -34,8 +36,8 @@ def test_drafters_may_use_the_backend_on_a_cpu_only(engine, listed):
 
 
 def test_factory_is_registered():
-    runner = SimpleNamespace(device="cuda")
-    with pytest.raises(RuntimeError, match="CUDA kernel not built yet"):
+    runner = SimpleNamespace(device="npu")
+    with pytest.raises(RuntimeError, match="runs on a CUDA GPU and on a CPU"):
         ATTENTION_BACKENDS[BACKEND_NAME](runner)
 
 
@@ -43,9 +45,67 @@ def test_mla_parts_come_apart():
     assert utils.FORWARD_ABSORB_CORE_ATTENTION_BACKENDS.count(BACKEND_NAME) == 1
 
 
-@pytest.mark.parametrize("mode", [ForwardMode.EXTEND, ForwardMode.MIXED, ForwardMode.DECODE, ForwardMode.TARGET_VERIFY])
-def test_mla_dispatch_is_absorbed_in_every_mode(mode):
+MODES = [ForwardMode.EXTEND, ForwardMode.MIXED, ForwardMode.DECODE, ForwardMode.TARGET_VERIFY]
+
+
+def _dispatch(monkeypatch, mode: ForwardMode, backend: object) -> AttnForwardMethod:
+    monkeypatch.setattr(mla_dispatch, "get_attn_backend", lambda: backend)
     batch = SimpleNamespace(forward_mode=mode, extend_prefix_lens_cpu=[0])
-    handler = AttentionBackendRegistry.get_handler(BACKEND_NAME)
-    assert handler is not AttentionBackendRegistry.get_handler("triton")
-    assert handler(SimpleNamespace(), batch) == AttnForwardMethod.MLA
+    return AttentionBackendRegistry.get_handler(BACKEND_NAME)(SimpleNamespace(), batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_mla_dispatch_is_absorbed_in_every_mode(monkeypatch, mode):
+    assert AttentionBackendRegistry.get_handler(BACKEND_NAME) is not AttentionBackendRegistry.get_handler("triton")
+    assert _dispatch(monkeypatch, mode, SimpleNamespace()) == AttnForwardMethod.MLA
+
+
+@pytest.mark.parametrize("wrapped_in", [None, "full_attn_backend", "primary", "prefill_backend"])
+@pytest.mark.parametrize("mode", MODES)
+def test_mla_dispatch_of_a_prefill_is_the_delegates(monkeypatch, mode, wrapped_in):
+    """On a GPU: what the delegate's own name would dispatch to, whatever the backend is wrapped in."""
+    backend = SimpleNamespace(prefill_backend_name="other")
+    if wrapped_in is not None:
+        backend = SimpleNamespace(**{wrapped_in: backend})
+    monkeypatch.setitem(AttentionBackendRegistry._handlers, "other", lambda attn, batch: AttnForwardMethod.MHA_ONE_SHOT)
+    expected = AttnForwardMethod.MHA_ONE_SHOT if mode.is_extend_without_speculative() else AttnForwardMethod.MLA
+    assert _dispatch(monkeypatch, mode, backend) == expected
+
+
+@pytest.mark.parametrize("engine,listed", [("1", False), ("0", True)])
+def test_chunked_prefix_cache_stays_on_with_a_gpu(engine, listed):
+    code = (
+        "from sglang.srt.arg_groups.choices import CHUNKED_PREFIX_CACHE_SUPPORTED_ATTENTION_BACKENDS as c; "
+        "print('ddtree_sm120' in c)"
+    )
+    output = subprocess.check_output(
+        [sys.executable, "-c", code], env=os.environ | {"SGLANG_USE_CPU_ENGINE": engine}, text=True
+    )
+    assert output.split()[-1] == str(listed)
+
+
+@pytest.mark.parametrize("uses_mla,chosen", [(True, "ddtree_sm120"), (False, "triton")])
+def test_default_backend_of_mla_models(monkeypatch, uses_mla, chosen):
+    """Upstream's function asks ours about MLA models, and takes the answer."""
+    monkeypatch.setattr(launch, "default_backend", lambda server_args, model_config: BACKEND_NAME)
+    platform = SimpleNamespace(is_hopper_with_cuda_12_3=False, is_sm100=False, is_hip=False, has_flashinfer=False)
+    monkeypatch.setattr(model_override_base, "get_platform", lambda: platform)
+    monkeypatch.setattr(model_override_base, "resolving_view", lambda server_args: server_args)
+    config = SimpleNamespace(hf_config=SimpleNamespace(architectures=["X"]))
+    assert model_override_base.get_default_attn_backend(SimpleNamespace(), uses_mla, config) == chosen
+
+
+def test_server_info_describes_the_backend(monkeypatch):
+    monkeypatch.setattr(internal_state, "get_parallel", lambda: SimpleNamespace(dp_size=1, tp_size=1, pp_size=1))
+    monkeypatch.setattr(internal_state, "compute_world_size", lambda **sizes: 1)
+    backend = SimpleNamespace(describe=lambda: {"prefill": "flashinfer"})
+    runner = SimpleNamespace(attn_backend=backend)
+    scheduler = SimpleNamespace(
+        startup_time=0,
+        max_running_requests=1,
+        metrics_reporter=SimpleNamespace(last_gen_throughput=0),
+        tp_worker=SimpleNamespace(model_runner=runner),
+    )
+    state = {}
+    internal_state.SchedulerInternalStateController(scheduler, False)._add_topology(state)
+    assert state["ddtree_sm120"] == {"prefill": "flashinfer"}

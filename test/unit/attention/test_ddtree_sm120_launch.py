@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``ddtree_sm120`` does to the arguments of a launch on a GPU, and what it refuses there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+import sglang  # noqa: F401  first, for the CPU engine
+import torch
+from sglang.srt.arg_groups import speculative_hook
+from sglang.srt.arg_groups.model_override_base import resolved_view
+from sglang.srt.configs.model_config import AttentionArch
+from sglang.srt.launch_checks.error import LaunchError
+from sglang.srt.layers.attention.ddtree_sm120 import launch, requirements
+from sglang.srt.layers.attention.ddtree_sm120.requirements import Demands, unmet
+from sglang.srt.server_args import prepare_server_args
+
+KIMI_K2 = Demands(
+    is_mla=True,
+    latent_dim=512,
+    rope_dim=64,
+    model_dtype=torch.bfloat16,
+    kv_cache_dtype="auto",
+    heads=8,
+    nodes=33,
+    page_size=64,
+)
+
+
+@pytest.fixture(autouse=True)
+def package(monkeypatch):
+    monkeypatch.setattr(requirements, "package_is_installed", lambda: True)
+
+
+@pytest.mark.parametrize(
+    "heads,tp",
+    [(64, 1), (64, 8), (128, 1), (128, 8), (20, 1), (20, 2), (20, 4), (16, 1), (16, 8)],
+)
+def test_heads_of_the_models_it_is_made_for(heads, tp):
+    """Kimi K2, DeepSeek-V3 and R1, GLM-4.7-Flash, DeepSeek-V2-Lite."""
+    assert unmet(dataclasses.replace(KIMI_K2, heads=heads // tp)) is None
+
+
+@pytest.mark.parametrize(
+    "change,reason",
+    [
+        ({"is_mla": False}, "MLA models only, choose --attention-backend triton"),
+        ({"latent_dim": 256}, r"512 \+ 64 .* 256 \+ 64"),
+        ({"model_dtype": torch.float16}, "--dtype bfloat16"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype auto"),
+        ({"kv_cache_dtype": torch.float8_e4m3fn}, "--kv-cache-dtype auto"),
+        ({"kv_cache_dtype": "fp4_e2m1"}, "--kv-cache-dtype auto"),
+        ({"heads": 129}, "--tp-size"),
+        ({"nodes": 258}, "--speculative-ddtree-budget"),
+        ({"page_size": 128}, "--page-size"),
+        ({"page_size": 48}, "--page-size"),
+        ({"dcp_size": 2}, "--dcp-size"),
+        ({"unified_memory": True}, "--enable-unified-memory"),
+        ({"drafts": True}, "--speculative-draft-attention-backend"),
+    ],
+)
+def test_what_the_kernel_lacks(change, reason):
+    assert re.search(reason, unmet(dataclasses.replace(KIMI_K2, **change)))
+
+
+def test_missing_package(monkeypatch):
+    monkeypatch.setattr(requirements, "package_is_installed", lambda: False)
+    assert "make kernel-install" in unmet(KIMI_K2)
+
+
+class Arguments(SimpleNamespace):
+    """A launch on a GPU, as the views of SGLang's argument resolution show it."""
+
+    def __init__(self, **given):
+        super().__init__(
+            **{
+                "device": "cuda",
+                "attention_backend": "ddtree_sm120",
+                "prefill_attention_backend": None,
+                "decode_attention_backend": None,
+                "speculative_algorithm": None,
+                "speculative_attention_mode": "prefill",
+                "speculative_draft_attention_backend": None,
+                "speculative_num_draft_tokens": None,
+                "kv_cache_dtype": "auto",
+                "enable_dp_attention": False,
+                "tp_size": 8,
+                "page_size": None,
+                "dcp_size": 1,
+                "enable_unified_memory": False,
+                **given,
+            }
+        )
+
+
+MODEL = SimpleNamespace(
+    attention_arch=AttentionArch.MLA,
+    kv_lora_rank=512,
+    qk_rope_head_dim=64,
+    dtype=torch.bfloat16,
+    num_attention_heads=64,
+)
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    """``declared(flashinfer, **arguments)``: what choosing the backend adds to them."""
+
+    def run(flashinfer: bool = True, **given) -> dict:
+        found = {}
+        monkeypatch.setattr(launch, "resolving_view", lambda arguments: arguments)
+        monkeypatch.setattr(launch, "resolved_view", lambda arguments: arguments)
+        monkeypatch.setattr(launch, "get_platform", lambda: SimpleNamespace(has_flashinfer=flashinfer))
+        monkeypatch.setattr(launch, "declare_resolution", lambda arguments, source, **fields: found.update(fields))
+        launch.resolve_beside(Arguments(**given))
+        return found
+
+    return run
+
+
+SPLIT = {"prefill_attention_backend": "triton", "decode_attention_backend": "ddtree_sm120"}
+
+
+@pytest.mark.parametrize(
+    "given,expected",
+    [
+        ({}, {}),
+        ({"speculative_algorithm": "NGRAM"}, {}),
+        ({"speculative_algorithm": "DFLASH"}, {"speculative_draft_attention_backend": "flashinfer"}),
+        ({"speculative_algorithm": "ddtree"}, {"speculative_draft_attention_backend": "flashinfer"}),
+        (
+            {"speculative_algorithm": "DDTREE", "flashinfer": False},
+            {"speculative_draft_attention_backend": "triton"},
+        ),
+        ({"speculative_algorithm": "EAGLE"}, {"speculative_draft_attention_backend": "triton"}),
+        ({"speculative_algorithm": "EAGLE", "speculative_draft_attention_backend": "flashinfer"}, {}),
+        ({"speculative_algorithm": "NGRAM", **SPLIT}, {"speculative_attention_mode": "decode"}),
+        ({**SPLIT}, {}),
+        ({"speculative_algorithm": "EAGLE", "attention_backend": "triton"}, {}),
+        ({"speculative_algorithm": "EAGLE", "device": "cpu"}, {}),
+    ],
+)
+def test_arguments_beside_the_backend(declared, given, expected):
+    assert declared(**given) == expected
+
+
+def test_it_does_not_draft_on_a_gpu(declared):
+    with pytest.raises(LaunchError, match="--speculative-draft-attention-backend ddtree_sm120"):
+        declared(attention_backend="triton", speculative_draft_attention_backend="ddtree_sm120")
+
+
+@pytest.fixture
+def check(monkeypatch):
+    def run(model=MODEL, **given) -> None:
+        monkeypatch.setattr(launch, "resolving_view", lambda arguments: arguments)
+        monkeypatch.setattr(launch, "resolved_view", lambda arguments: arguments)
+        monkeypatch.setattr(launch, "model_config_of", lambda arguments: model)
+        launch.check_launch(Arguments(**given))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "given,reason",
+    [
+        ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype"),
+        ({"tp_size": 1, "num_attention_heads": 192}, "--tp-size"),
+        ({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 300}, "--speculative-num-draft-tokens"),
+        ({"page_size": 128}, "--page-size"),
+        ({"attention_arch": AttentionArch.MHA}, "choose --attention-backend triton"),
+        ({"page_size": 128, "attention_backend": "triton", "decode_attention_backend": "ddtree_sm120"}, "--page-size"),
+    ],
+)
+def test_refused_at_launch(check, given, reason):
+    model = SimpleNamespace(**{name: given.pop(name, value) for name, value in vars(MODEL).items()})
+    with pytest.raises(LaunchError, match=reason):
+        check(model, **given)
+
+
+@pytest.mark.parametrize("given", [{}, {"device": "cpu", "page_size": 128}, {"attention_backend": "triton"}])
+def test_not_refused_at_launch(check, given):
+    check(**given)
+
+
+@pytest.mark.parametrize(
+    "here,change,chosen",
+    [
+        (True, {}, "ddtree_sm120"),
+        (False, {}, None),
+        (True, {"kv_cache_dtype": "fp8_e4m3"}, None),
+    ],
+)
+def test_default_on_sm_120(monkeypatch, here, change, chosen):
+    monkeypatch.setattr(launch, "is_sm120", lambda: False)
+    monkeypatch.setattr(launch, "is_sm121", lambda: here)
+    monkeypatch.setattr(launch, "mambaish_config", lambda config: None)
+    monkeypatch.setattr(launch, "resolving_view", lambda arguments: arguments)
+    assert launch.default_backend(Arguments(attention_backend=None, **change), MODEL) == chosen
+
+
+class _Reached(Exception):
+    pass
+
+
+def _reached(*arguments):
+    raise _Reached
+
+
+def test_upstream_asks_before_it_resolves_speculation(monkeypatch):
+    monkeypatch.setattr(launch, "resolve_beside", _reached)
+    with pytest.raises(_Reached):
+        speculative_hook.handle_speculative_decoding(SimpleNamespace())
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 128,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture
+def resolve(tmp_path):
+    """``resolve(*arguments)``: the resolved server arguments of a CPU server; only the config exists."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+
+    def run(*arguments: str):
+        server_args = prepare_server_args(["--model-path", str(tmp_path), "--device", "cpu", *arguments])
+        server_args.resolve_once()
+        return resolved_view(server_args)
+
+    return run
+
+
+def test_upstream_checks_the_resolved_arguments(monkeypatch, resolve):
+    monkeypatch.setattr(launch, "check_launch", _reached)
+    with pytest.raises(_Reached):
+        resolve("--attention-backend", "ddtree_sm120")
+
+
+def test_eagle_tree_with_pages(monkeypatch, resolve, tmp_path):
+    eagle = (
+        "--page-size 16 --speculative-algorithm EAGLE --speculative-eagle-topk 4 --speculative-num-steps 3 "
+        f"--speculative-num-draft-tokens 8 --speculative-draft-model-path {tmp_path}"
+    ).split()
+    resolved = resolve("--attention-backend", "ddtree_sm120", *eagle)
+    assert (resolved.page_size, resolved.speculative_eagle_topk) == (16, 4)
+    with pytest.raises(ValueError, match="page_size"):
+        resolve("--attention-backend", "torch_native", *eagle)
