@@ -13,7 +13,7 @@ TESTS   ?= test
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-long wheel check lint check-cuda-deps doctor clean
+.PHONY: help install serve test test-long test-gpu-server bench-serve wheel check lint check-cuda-deps doctor clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,16 @@ test: install $(VENV)/.tests ## the tests, without the long ones (TESTS= narrows
 
 test-long: install $(VENV)/.tests ## the long tests of DDTREE servers: a nightly job
 	@$(PY) -m pytest test/server -m long
+
+test-gpu-server: install kernel-install $(VENV)/.tests ## the server on a GPU: graphs, soak, agreement with triton, two ranks
+	@$(PY) -m pytest test/gpu -k test_server -s $(ARGS)
+
+$(VENV)/.plots: | $(PY)
+	@$(PY) -m pip install --quiet matplotlib
+	@touch $@
+
+bench-serve: install kernel-install $(VENV)/.plots ## a verify step in the server, ddtree_sm120 against triton; needs a GPU (ARGS="--profile")
+	@$(PY) -m benchmark.serve $(ARGS)
 
 wheel: $(VENV)/.tools ## the fork's wheel, in dist/
 	@$(PY) -m fork build

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of a verify step, seen from outside: the arrival of a stream's chunks.
+
+A step emits one chunk, whatever it accepted, and the last chunk says how many
+steps there were, so that it is seen if some came merged. The clock is the client's, so what is measured is what a
+user gets, the host's share of the step included.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import httpx
+
+TIMEOUT = 300
+
+# The overlap scheduler runs a step ahead, and the first chunk follows the prefill.
+WARM_STEPS = 8
+# A sample is long against the jitter of one chunk's arrival.
+SAMPLE_STEPS, SAMPLE_SECONDS = 4, 0.05
+MERGED_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One piece of a stream.
+
+    Attributes:
+        seconds: when it came, on this process's clock.
+        tokens: tokens generated so far.
+        steps: verify steps of the whole request; 0 but in the last chunk.
+    """
+
+    seconds: float
+    tokens: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Samples of one configuration at one context length.
+
+    Attributes:
+        ms_per_step: one number a sample.
+        steps: steps that the samples cover together.
+        accept_length: tokens a step.
+        tokens_per_second: over all samples.
+    """
+
+    ms_per_step: list[float]
+    steps: int
+    accept_length: float
+    tokens_per_second: float
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.ms_per_step)
+
+    def as_result(self) -> dict[str, Any]:
+        low, _, high = statistics.quantiles(self.ms_per_step, n=4)
+        return {"median_ms": self.median, "quartiles_ms": [low, high]} | asdict(self)
+
+
+def prompt(length: int) -> list[int]:
+    """Token ids of a prompt, the same every time and without repetition to learn from."""
+    draw = random.Random(length)
+    return draw.choices(range(8, 400), k=length)
+
+
+def stream(url: str, ids: list[int], new_tokens: int) -> Iterator[Chunk]:
+    """Generate greedily; closing the iterator aborts the request."""
+    body = {
+        "input_ids": ids,
+        "stream": True,
+        "sampling_params": {"max_new_tokens": new_tokens, "temperature": 0.0, "ignore_eos": True},
+    }
+    with httpx.stream("POST", f"{url}/generate", json=body, timeout=TIMEOUT) as answer:
+        answer.raise_for_status()
+        for line in answer.iter_lines():
+            now = time.perf_counter()
+            if line.startswith("data: {"):
+                meta = json.loads(line.removeprefix("data: "))["meta_info"]
+                yield Chunk(now, meta["completion_tokens"], meta.get("spec_verify_ct", 0))
+
+
+def cut_into_samples(chunks: list[Chunk], steps_a_sample: int) -> StepTimes:
+    """Samples of a whole stream, its first ``WARM_STEPS`` left out.
+
+    Raises:
+        RuntimeError: so many steps share a chunk with another that they cannot be timed.
+    """
+    # The first chunk is the prefill's.
+    merged = chunks[-1].steps - (len(chunks) - 1)
+    if merged > MERGED_SHARE * chunks[-1].steps:
+        raise RuntimeError(f"{merged} of {chunks[-1].steps} steps came merged: this client is too slow to time them")
+    marks = chunks[WARM_STEPS::steps_a_sample]
+    first, last = marks[0], marks[-1]
+    steps = steps_a_sample * (len(marks) - 1)
+    return StepTimes(
+        ms_per_step=[1e3 * (b.seconds - a.seconds) / steps_a_sample for a, b in pairwise(marks)],
+        steps=steps,
+        accept_length=(last.tokens - first.tokens) / steps,
+        tokens_per_second=(last.tokens - first.tokens) / (last.seconds - first.seconds),
+    )
+
+
+def measure(url: str, ids: list[int], samples: int, room: int) -> StepTimes:
+    """At least ``samples`` samples after ``ids``, which a first request leaves in the radix cache.
+
+    Args:
+        room: tokens that may be generated.
+
+    Raises:
+        RuntimeError: they are too few for the samples, or the client is too slow.
+    """
+    probe = list(stream(url, ids, 64))
+    longest = max(1, len(probe) // 2)
+    step_seconds = (probe[-1].seconds - probe[-1 - longest].seconds) / longest
+    accept_length = (probe[-1].tokens - probe[0].tokens) / (len(probe) - 1)
+    steps_a_sample = max(SAMPLE_STEPS, math.ceil(SAMPLE_SECONDS / step_seconds))
+    needed = WARM_STEPS + samples * steps_a_sample
+    new_tokens = math.ceil(1.2 * needed * accept_length)
+    while new_tokens <= room:
+        chunks = list(stream(url, ids, new_tokens))
+        if len(chunks) > needed:
+            return cut_into_samples(chunks, steps_a_sample)
+        new_tokens *= 2
+    raise RuntimeError(f"{room} tokens are too few for {samples} samples of {steps_a_sample} steps")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plots of a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from benchmark.serve.report import Result, server_name
+
+_BACKENDS = {"triton": ("SGLang triton", "tab:gray"), "ddtree_sm120": ("ddtree_sm120", "tab:blue")}
+
+
+def plot_steps(results: list[Result], gpu: str, path: Path) -> None:
+    """Milliseconds a step against context, one panel an algorithm, one line a server."""
+    algorithms = list(dict.fromkeys(r["algorithm"] for r in results))
+    figure, axes = plt.subplots(1, len(algorithms), figsize=(4.6 * len(algorithms), 4.0), squeeze=False, sharey=True)
+    for axis, algorithm in zip(axes.flat, algorithms, strict=True):
+        mine = [r for r in results if r["algorithm"] == algorithm and "median_ms" in r]
+        for name in dict.fromkeys(map(server_name, mine)):
+            rows = sorted((r for r in mine if server_name(r) == name), key=lambda r: r["context"])
+            label, colour = _BACKENDS.get(rows[0]["backend"], (rows[0]["backend"], "tab:green"))
+            x, y = [r["context"] for r in rows], [r["median_ms"] for r in rows]
+            style = "-" if rows[0]["draft_backend"] == _fastest_draft(mine, rows[0]["backend"]) else ":"
+            axis.plot(x, y, style, marker="o", color=colour, label=f"{label}, draft on {rows[0]['draft_backend']}")
+            if style == "-":
+                for at, value in zip(x, y, strict=True):
+                    axis.annotate(f"{value:.2f}", (at, value), xytext=(0, 6), textcoords="offset points", fontsize=8)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        ticks = sorted({r["context"] for r in mine})
+        axis.set_xticks(ticks, [f"{t:,}" for t in ticks], minor=False)
+        axis.minorticks_off()
+        axis.set_xlabel("context (tokens)")
+        width = next((r["width"] for r in mine), "")
+        axis.set_title(f"{algorithm}, {'block' if algorithm == 'DFLASH' else 'budget'} {width}", fontsize=10)
+        axis.grid(True, which="major", alpha=0.3)
+        axis.legend(fontsize=8)
+        axis.margins(y=0.15)
+    axes[0][0].set_ylabel("ms a verify step (median)")
+    figure.suptitle(f"Verify step in the server, batch 1, CUDA graphs, {gpu}", fontsize=11)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _fastest_draft(rows: list[Result], backend: str) -> str:
+    longest = max(r["context"] for r in rows)
+    mine = [r for r in rows if r["backend"] == backend and r["context"] == longest]
+    return min(mine, key=lambda r: r["median_ms"])["draft_backend"] if mine else ""
+
+
+def plot_profiles(results: list[Result], gpu: str, path: Path) -> None:
+    """Where a step goes: one stacked bar a server and context."""
+    profiled = [r for r in results if "profile" in r and r["backend"] != "triton"]
+    if not profiled:
+        return
+    kinds = sorted(
+        {kind for r in profiled for kind in r["profile"]["kinds"]},
+        key=lambda k: -max(r["profile"]["kinds"].get(k, 0.0) for r in profiled),
+    )
+    figure, axis = plt.subplots(figsize=(9, 1.2 + 0.55 * len(profiled)))
+    left = [0.0] * len(profiled)
+    colours = plt.get_cmap("tab20").colors
+    for i, kind in enumerate(kinds):
+        widths = [r["profile"]["kinds"].get(kind, 0.0) for r in profiled]
+        axis.barh(range(len(profiled)), widths, left=left, label=kind, color=colours[i % len(colours)])
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axis.set_yticks(range(len(profiled)), [f"{server_name(r)}\n{r['context']:,} tokens" for r in profiled], fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xlabel("µs a step, profiler on")
+    axis.set_title(f"Where a verify step goes, batch 1, {gpu}", fontsize=10)
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

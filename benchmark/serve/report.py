@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of a comparison.
+
+A result of the receipt: algorithm, backend, draft_backend, width, context, and either `error` or median_ms and
+quartiles_ms of a verify step, ms_per_step (a number a sample), steps (seen), accept_length, tokens_per_second; with
+`--profile` also `profile`: steps, total (microseconds a step), kinds (kind -> microseconds a step), kernels (the
+longest: name -> [kind, microseconds, launches a step]).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Result = dict[str, Any]
+
+
+def server_name(result: Result) -> str:
+    """Algorithm, width, backends."""
+    return (
+        f"{result['algorithm']} {result['width']}, {result['backend']}"
+        f", draft on {result['draft_backend']}"
+    )
+
+
+def step_table(results: list[Result]) -> str:
+    """A Markdown table: servers down, context lengths across, with the speed-up over `triton`."""
+    contexts = sorted({r["context"] for r in results})
+    lines = [
+        "| server | " + " | ".join(f"{c:,} tokens: ms a step" for c in contexts) + " | accept length | tokens/s |",
+        "|---" * (len(contexts) + 3) + "|",
+    ]
+    for name in dict.fromkeys(map(server_name, results)):
+        rows = {r["context"]: r for r in results if server_name(r) == name}
+        cells = [_cell(rows.get(c), results) for c in contexts]
+        done = [r for r in rows.values() if "median_ms" in r]
+        accept = ", ".join(f"{r['accept_length']:.2f}" for r in done)
+        rate = ", ".join(f"{r['tokens_per_second']:.0f}" for r in done)
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {accept} | {rate} |")
+    return "\n".join(lines)
+
+
+def _cell(result: Result | None, results: list[Result]) -> str:
+    if result is None:
+        return "not run"
+    if "error" in result:
+        return f"failed: {result['error'].splitlines()[0][:60]}"
+    text = f"{result['median_ms']:.2f}"
+    base = [
+        r["median_ms"]
+        for r in results
+        if r["backend"] == "triton"
+        and "median_ms" in r
+        and (r["algorithm"], r["context"]) == (result["algorithm"], result["context"])
+    ]
+    if base and result["backend"] != "triton":
+        text += f" ({min(base) / result['median_ms']:.1f}x)"
+    return text
+
+
+def profile_table(results: list[Result]) -> str:
+    """A Markdown table: kinds of work down, servers and contexts across, microseconds a step."""
+    profiled = [r for r in results if "profile" in r]
+    kinds: dict[str, float] = {}
+    for result in profiled:
+        for kind, micros in result["profile"]["kinds"].items():
+            kinds[kind] = max(kinds.get(kind, 0.0), micros)
+    heads = [f"{server_name(r)}, {r['context']:,}" for r in profiled]
+    lines = ["| µs a step | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for kind in sorted(kinds, key=lambda k: -kinds[k]):
+        cells = [f"{r['profile']['kinds'].get(kind, 0.0):.0f}" for r in profiled]
+        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    totals = [f"{r['profile']['total']:.0f}" for r in profiled]
+    return "\n".join([*lines, "| **whole step, profiler on** | " + " | ".join(totals) + " |"])

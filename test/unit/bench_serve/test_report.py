@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a comparison."""
+
+from benchmark.serve.report import profile_table, step_table
+
+
+def result(backend: str, context: int, ms: float) -> dict:
+    return {
+        "algorithm": "DFLASH",
+        "width": 8,
+        "backend": backend,
+        "draft_backend": "triton",
+        "context": context,
+        "median_ms": ms,
+        "accept_length": 1.5,
+        "tokens_per_second": 1500 / ms,
+    }
+
+
+def test_a_step_is_compared_with_triton():
+    table = step_table([result("ddtree_sm120", 5700, 1.25), result("triton", 5700, 5.0)])
+    assert "| 1.25 (4.0x) |" in table
+    assert "| 5.00 |" in table
+
+
+def test_a_failed_server_has_a_row():
+    failed = result("triton", 5700, 1.0)
+    del failed["median_ms"]
+    table = step_table([failed | {"error": "ServerDied: exit status 1"}, result("ddtree_sm120", 5700, 1.25)])
+    assert "failed: ServerDied: exit status 1" in table
+    assert "1.25 |" in table
+
+
+def test_a_profile_has_a_row_a_kind():
+    profiled = result("triton", 5700, 1.0) | {"profile": {"kinds": {"target attention": 900.0}, "total": 1000.0}}
+    table = profile_table([profiled, result("triton", 23000, 4.0)])
+    assert "| target attention | 900 |" in table
+    assert "| 1000 |" in table
