@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmark.receipt import REPO, make_receipt, write_receipt
-from benchmark.serve import models, plots, report
+from benchmark.serve import models, report
 from benchmark.serve.configs import ServeConfig, log_path
 from benchmark.serve.measure import measure, prompt
 from benchmark.serve.profile import profile_server
@@ -187,13 +187,17 @@ def write(args: argparse.Namespace, results: list[report.Result]) -> None:
     gpu = str(receipt["host"]["gpu"])
     stem = f"serve-{gpu.replace(' ', '-')}"
     write_receipt(args.out / f"{stem}.json", receipt)
-    tables = report.step_table(results)
-    plots.plot_steps(results, gpu, args.out / f"{stem}.png")
+    tables = [report.step_table(results)]
     if args.profile:
-        tables += "\n\n" + report.profile_table(results)
-        plots.plot_profiles(results, gpu, args.out / f"{stem}-profile.png")
-    (args.out / f"{stem}.md").write_text(tables + "\n")
-    _say(tables)
+        tables.append(report.profile_table(results))
+    (args.out / f"{stem}.md").write_text("\n\n".join(tables) + "\n")
+    _say("\n\n".join(tables))
+    try:
+        from benchmark.serve.plots import draw
+    except ModuleNotFoundError as error:
+        _say(f"no plots, {error.name} is not installed; later: python -m benchmark.serve.plots {stem}.json")
+        return
+    draw(receipt, args.out / stem)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a comparison."""
+"""Plots of a comparison. ``python -m benchmark.serve.plots RECEIPT.json`` draws one again."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -15,7 +18,15 @@ from benchmark.serve.report import Result, server_name
 _BACKENDS = {"triton": ("SGLang triton", "tab:gray"), "ddtree_sm120": ("ddtree_sm120", "tab:blue")}
 
 
-def plot_steps(results: list[Result], gpu: str, path: Path) -> None:
+def draw(receipt: dict[str, Any], stem: Path) -> None:
+    """Write STEM.png, and STEM-profile.png if the receipt has profiles."""
+    gpu, results = str(receipt["host"]["gpu"]), receipt["results"]
+    _plot_steps(results, gpu, stem.with_suffix(".png"))
+    if any("profile" in result for result in results):
+        _plot_profiles(results, gpu, stem.with_name(f"{stem.name}-profile.png"))
+
+
+def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
     """Milliseconds a step against context, one panel an algorithm, one line a server."""
     algorithms = list(dict.fromkeys(r["algorithm"] for r in results))
     figure, axes = plt.subplots(1, len(algorithms), figsize=(4.6 * len(algorithms), 4.0), squeeze=False, sharey=True)
@@ -54,7 +65,7 @@ def _fastest_draft(rows: list[Result], backend: str) -> str:
     return min(mine, key=lambda r: r["median_ms"])["draft_backend"] if mine else ""
 
 
-def plot_profiles(results: list[Result], gpu: str, path: Path) -> None:
+def _plot_profiles(results: list[Result], gpu: str, path: Path) -> None:
     """Where a step goes: one stacked bar a server and context."""
     profiled = [r for r in results if "profile" in r and r["backend"] != "triton"]
     if not profiled:
@@ -78,3 +89,7 @@ def plot_profiles(results: list[Result], gpu: str, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+if __name__ == "__main__":
+    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[1]).with_suffix(""))
