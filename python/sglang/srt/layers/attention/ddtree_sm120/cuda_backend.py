@@ -16,7 +16,7 @@ from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
 from sglang.srt.layers.attention.ddtree_sm120.prefill_delegate import build_delegate, takes_split_queries
-from sglang.srt.layers.attention.ddtree_sm120.requirements import Demands, unmet
+from sglang.srt.layers.attention.ddtree_sm120.requirements import MAX_NODES, Demands, unmet
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import (
     MaskLayout,
     StepBuffers,
@@ -64,9 +64,10 @@ class DDTreeSM120AttnBackend(AttentionBackend):
 
         self._max_nodes = runner.decode_num_tokens_per_req()
         max_requests = self.req_to_token_pool.req_to_token.shape[0]
-        # Here, not at the first forward: a missing kernel is compiled, which takes minutes.
+        # Here, not at the first forward: a missing kernel is compiled, which takes minutes. The size hardly depends on
+        # the number of nodes, so adaptive speculation may choose any.
         self._workspace = mla_tree_verify.prepare(
-            self.device, max_batch=max_requests, max_num_nodes=self._max_nodes, num_heads=_heads_per_rank(runner)
+            self.device, max_batch=max_requests, max_num_nodes=MAX_NODES, num_heads=_heads_per_rank(runner)
         )
         self._graph_buffers: StepBuffers | None = None
         self._eager_buffers: StepBuffers | None = None
@@ -109,7 +110,8 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         if not _is_ours(forward_batch.forward_mode):
             self.prefill_backend.init_forward_metadata(forward_batch)
             return
-        self._prepare(forward_batch, self._buffers_for_eager(forward_batch.batch_size), read_mask=True)
+        buffers = self._buffers_for_eager(forward_batch.batch_size, _num_nodes(forward_batch))
+        self._prepare(forward_batch, buffers, read_mask=True)
 
     def init_forward_metadata_out_graph(self, forward_batch: ForwardBatch, in_capture: bool = False) -> None:
         if not _is_ours(forward_batch.forward_mode):
@@ -126,8 +128,10 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         batch = forward_batch.batch_size
         verifies = forward_batch.forward_mode.is_target_verify()
         spec_info = forward_batch.spec_info
-        step = buffers.step(batch, int(spec_info.draft_token_num) if verifies else 1)
-        layout, mask = mask_source(spec_info) if verifies and read_mask else (MaskLayout.CHAIN, None)
+        step = buffers.step(batch, _num_nodes(forward_batch))
+        layout, mask = MaskLayout.CHAIN, None
+        if verifies and read_mask:
+            layout, mask = mask_source(spec_info, self._verify_mask)
         write_step_metadata(
             step,
             req_to_token=self.req_to_token_pool.req_to_token,
@@ -150,11 +154,11 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         )
         return buffers
 
-    def _buffers_for_eager(self, batch: int) -> StepBuffers:
+    def _buffers_for_eager(self, batch: int, nodes: int) -> StepBuffers:
         for buffers in (self._graph_buffers, self._eager_buffers):
-            if buffers is not None and buffers.max_batch >= batch:
+            if buffers is not None and buffers.holds(batch, nodes):
                 return buffers
-        self._eager_buffers = self._make_buffers(1 << max(0, batch - 1).bit_length(), self._max_nodes)
+        self._eager_buffers = self._make_buffers(1 << max(0, batch - 1).bit_length(), max(nodes, self._max_nodes))
         return self._eager_buffers
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
@@ -313,6 +317,10 @@ class DDTreeSM120AttnBackend(AttentionBackend):
 
 def _is_ours(mode: ForwardMode) -> bool:
     return mode.is_decode_or_idle() or mode.is_target_verify()
+
+
+def _num_nodes(forward_batch: ForwardBatch) -> int:
+    return int(forward_batch.spec_info.draft_token_num) if forward_batch.forward_mode.is_target_verify() else 1
 
 
 def _heads_per_rank(runner: ModelRunner) -> int:

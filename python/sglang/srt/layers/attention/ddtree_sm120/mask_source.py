@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING
 import torch
 from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout, words_per_row
+from sglang.srt.speculative.eagle_utils import default_tree_mask_mode
 from sglang.srt.speculative.spec_info import SpecInputType
 
 if TYPE_CHECKING:
+    from sglang.srt.layers.attention.verify_mask import VerifyMask
     from sglang.srt.speculative.spec_info import SpecInput
 
-# EAGLE's builder takes the layout from the backend's `verify_mask`, which is QLEN_ONLY; the others build the whole mask.
-_QLEN_BUILDERS = (SpecInputType.EAGLE_VERIFY, SpecInputType.FROZEN_KV_MTP_VERIFY, SpecInputType.UNO_VERIFY)
+# Their builders take the layout from the backend's `verify_mask`; the others always build the whole mask.
+_ASK_THE_BACKEND = (SpecInputType.EAGLE_VERIFY, SpecInputType.FROZEN_KV_MTP_VERIFY, SpecInputType.UNO_VERIFY)
 
 
-def mask_source(spec_info: SpecInput) -> tuple[MaskLayout, torch.Tensor | None]:
+def mask_source(spec_info: SpecInput, verify_mask: VerifyMask | None) -> tuple[MaskLayout, torch.Tensor | None]:
     """Layout and contiguous tensor of the mask; a chain when there is none.
+
+    Args:
+        spec_info: see ``ddtree_sm120_backend.py``.
+        verify_mask: what the backend offers to builders.
 
     Raises:
         ValueError: ``mask_words`` have another shape or type than their layout.
@@ -32,8 +38,8 @@ def mask_source(spec_info: SpecInput) -> tuple[MaskLayout, torch.Tensor | None]:
         return MaskLayout.CHAIN, None
     declared = getattr(spec_info, "tree_mask_mode", None)
     if declared is None:
-        is_qlen = getattr(spec_info, "spec_input_type", None) in _QLEN_BUILDERS
-        declared = TreeMaskMode.QLEN_ONLY if is_qlen else TreeMaskMode.FULL_MASK
+        asks = verify_mask is not None and spec_info.spec_input_type in _ASK_THE_BACKEND
+        declared = verify_mask.mode if asks else default_tree_mask_mode()
     declared = TreeMaskMode(declared)
     if declared == TreeMaskMode.QLEN_ONLY_BITPACKING:
         raise NotImplementedError("ddtree_sm120 does not read the tree mask layout QLEN_ONLY_BITPACKING")

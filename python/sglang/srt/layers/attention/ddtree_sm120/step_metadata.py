@@ -64,10 +64,13 @@ class StepBuffers:
     """
 
     def __init__(self, max_batch: int, max_nodes: int, max_pages: int, device: torch.device | str):
-        self.max_batch = max_batch
+        self._max_batch, self._max_nodes = max_batch, max_nodes
         self._page_table = torch.zeros(max_batch, max_pages, dtype=torch.int32, device=device)
         self._prefix_lens = torch.full((max_batch,), -1, dtype=torch.int32, device=device)
         self._words = torch.zeros(max_batch * max_nodes * words_per_row(max_nodes), dtype=torch.int32, device=device)
+
+    def holds(self, batch: int, num_nodes: int) -> bool:
+        return batch <= self._max_batch and num_nodes <= self._max_nodes
 
     def step(self, batch: int, num_nodes: int) -> StepMetadata:
         """Views for ``batch`` requests of ``num_nodes``; the same arguments give the same addresses."""
