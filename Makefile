@@ -13,7 +13,7 @@ TESTS   ?= test
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-long test-gpu-server bench-serve wheel check lint check-cuda-deps doctor clean
+.PHONY: help install serve test test-long test-gpu test-gpu-server bench-serve wheel check lint check-cuda-deps doctor clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test: install $(VENV)/.tests ## the tests, without the long ones (TESTS= narrows
 
 test-long: install $(VENV)/.tests ## the long tests of DDTREE servers: a nightly job
 	@$(PY) -m pytest test/server -m long
+
+test-gpu: install kernel-install $(VENV)/.tests ## the attention backend on a GPU: its own tests and SGLang's kit, without a server
+	@$(PY) -m pytest test/gpu -k test_backend $(ARGS)
 
 test-gpu-server: install kernel-install $(VENV)/.tests ## the server on a GPU: graphs, soak, agreement with triton, two ranks
 	@$(PY) -m pytest test/gpu -k test_server -s $(ARGS)

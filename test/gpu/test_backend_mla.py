@@ -8,6 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+
 from backend_scene import (
     LATENT,
     ROPE,
