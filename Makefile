@@ -13,7 +13,7 @@ TESTS   ?= test
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-long test-gpu test-gpu-server bench-serve wheel check lint check-cuda-deps doctor clean
+.PHONY: help install serve test test-long test-gpu test-gpu-server bench-serve bench-step-metadata wheel check lint check-cuda-deps doctor clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ test-gpu: install kernel-install $(VENV)/.tests ## the attention backend on a GP
 
 test-gpu-server: install kernel-install $(VENV)/.tests ## the server on a GPU: graphs, soak, agreement with triton, two ranks
 	@$(PY) -m pytest test/gpu -k test_server -s $(ARGS)
+
+bench-step-metadata: install ## the launch that prepares a step for the attention backend; needs a GPU
+	@$(PY) -m benchmark.bench_step_metadata $(ARGS)
 
 $(VENV)/.plots: | $(PY)
 	@$(PY) -m pip install --quiet matplotlib
