@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 class Server(ProcessGroup):
-    """An SGLang server on a port of 127.0.0.1."""
+    """An SGLang server on a port of 127.0.0.1, ``wrapper`` being a command that runs it, such as a debugger."""
 
     def __init__(
         self,
@@ -37,10 +37,12 @@ class Server(ProcessGroup):
         log: Path,
         environ: Mapping[str, str],
         port: int | None = None,
+        wrapper: Sequence[str] = (),
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [
+            *wrapper,
             *(sys.executable, "-m", "sglang.launch_server"),
             *("--host", "127.0.0.1", "--port", str(self.port)),
             *arguments,
