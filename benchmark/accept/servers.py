@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to real servers, one configuration at a time, batch 1."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmark.accept.replay import Tree
+from tools.processes import ProcessGroup, wait_until
+from tools.serve.arguments import BACKEND
+from tools.tiny_models import ModelPair
+
+BUILD = Path(__file__).parents[2] / "build"
+_START_SECONDS = 240
+_REQUEST_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A server: ``algorithm`` is None, ``"NGRAM"``, ``"DFLASH"`` or ``"DDTREE"``, the last with its tree."""
+
+    algorithm: str | None
+    tree: Tree | None = None
+
+    def __str__(self) -> str:
+        if self.tree is None:
+            return self.algorithm or "none"
+        return f"DDTREE budget {self.tree.budget}, K {self.tree.topk}"
+
+    def arguments(self, pair: ModelPair) -> list[str]:
+        """Arguments of ``sglang serve``; float32, in which a chain and a tree agree to the token."""
+        common = [
+            *("--model-path", str(pair.target), "--device", "cpu", "--dtype", "float32"),
+            *("--attention-backend", BACKEND),
+            *("--max-total-tokens", "8192", "--max-running-requests", "1"),
+            "--disable-radix-cache",
+        ]
+        if self.algorithm is None:
+            return common
+        common += ["--speculative-algorithm", self.algorithm]
+        if self.algorithm == "NGRAM":
+            return [*common, "--speculative-num-draft-tokens", "16"]
+        common += [
+            *("--speculative-draft-model-path", str(pair.draft)),
+            *("--speculative-draft-attention-backend", BACKEND),
+        ]
+        if self.tree is not None:
+            common += [
+                *("--speculative-ddtree-budget", str(self.tree.budget)),
+                *("--speculative-ddtree-topk", str(self.tree.topk)),
+            ]
+        return common
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Output ids, how many verify steps there were (or decode steps without speculation), how many accepted d drafts."""
+
+    ids: list[int]
+    steps: int
+    histogram: list[int]
+
+
+class Client:
+    """Generates on one server."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx.Client(base_url=url, timeout=_REQUEST_SECONDS)
+
+    def generate(self, ids: list[int], tokens: int, temperature: float) -> Answer:
+        """Exactly ``tokens`` tokens after ``ids``; end of text is a token like others."""
+        sampling = {"max_new_tokens": tokens, "temperature": temperature, "ignore_eos": True}
+        reply = self._http.post("/generate", json={"input_ids": ids, "sampling_params": sampling})
+        reply.raise_for_status()
+        body: dict[str, Any] = reply.json()
+        meta = body["meta_info"]
+        return Answer(
+            body["output_ids"], meta.get("spec_verify_ct", tokens - 1), meta.get("spec_correct_drafts_histogram", [])
+        )
+
+
+@contextmanager
+def serve(configuration: Configuration, pair: ModelPair) -> Iterator[Client]:
+    """A server for as long as the block lasts.
+
+    Raises:
+        RuntimeError: it ends while starting; carries the end of its log.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port)),
+        *configuration.arguments(pair),
+    ]
+    environ = os.environ | {"HF_HUB_OFFLINE": "1", "SGLANG_CACHE_DIR": str(BUILD / "sglang-cache")}
+    name = str(configuration).replace(" ", "-").replace(",", "")
+    server = ProcessGroup(command, BUILD / "accept-logs" / f"{name}.log", environ)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until(lambda: server.exit_status is not None or _healthy(url), _START_SECONDS, f"server ready ({server.log})")
+        if server.exit_status is not None:
+            raise RuntimeError("\n".join(server.errors().splitlines()[-30:]))
+        yield Client(url)
+    finally:
+        server.stop()
+
+
+def _healthy(url: str) -> bool:
+    time.sleep(0.2)
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
