@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sglang.srt.layers.attention.ddtree_sm120 import step_metadata
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout, StepBuffers, write_step_metadata
 
 from benchmark.receipt import REPO, make_receipt, write_receipt
 
+KERNEL = REPO / "python/sglang/srt/layers/attention/ddtree_sm120/step_metadata.py"
 MAX_CONTEXT = 131_072
 LAUNCHES, READINGS = 20, 15
 LIMIT_US = 10.0  # at batch 48, for contexts up to 23,000 tokens a request
@@ -107,9 +107,8 @@ def main() -> int:
         print(" ".join(f"{key} {value:.1f}" if isinstance(value, float) else f"{key} {value}" for key, value in shown.items()))
     gpu = torch.cuda.get_device_name(0).replace(" ", "-")
     config = {"max_context": MAX_CONTEXT, "launches": LAUNCHES}
-    sources = [Path(step_metadata.__file__).resolve(), Path(__file__)]
-    sources = [path for path in sources if path.is_relative_to(REPO)]
-    write_receipt(out / f"step_metadata-{gpu}.json", make_receipt("bench_step_metadata", results, config=config, sources=sources))
+    receipt = make_receipt("bench_step_metadata", results, config=config, sources=[KERNEL, Path(__file__)])
+    write_receipt(out / f"step_metadata-{gpu}.json", receipt)
     missed = [result for result in results if result["median_us"] > result.get("limit_us", float("inf"))]
     for result in missed:
         print(f"over the limit: {result['layout']} batch {result['batch']} context {result['context']}", file=sys.stderr)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -25,14 +26,29 @@ def test_backend_is_a_choice():
     assert choices.ATTENTION_BACKEND_CHOICES.count(BACKEND_NAME) == 1
 
 
-@pytest.mark.parametrize("engine,listed", [("1", True), ("0", False)])
-def test_drafters_may_use_the_backend_on_a_cpu_only(engine, listed):
-    """A GPU's drafter has faster backends; this one would be refused there."""
-    code = "from sglang.srt.arg_groups.choices import DRAFT_ATTENTION_BACKEND_CHOICES as c; print('ddtree_sm120' in c)"
-    output = subprocess.check_output(
-        [sys.executable, "-c", code], env=os.environ | {"SGLANG_USE_CPU_ENGINE": engine}, text=True
+@pytest.fixture(scope="module", params=["1", "0"], ids=["cpu", "gpu"])
+def listed_in(request) -> tuple[bool, dict[str, bool]]:
+    """Whether the engine is the CPU's, and the lists that have the backend with it."""
+    code = (
+        "import json; from sglang.srt.arg_groups import choices; "
+        "print(json.dumps({k: 'ddtree_sm120' in v for k, v in vars(choices).items() if isinstance(v, list)}))"
     )
-    assert output.split()[-1] == str(listed)
+    output = subprocess.check_output(
+        [sys.executable, "-c", code], env=os.environ | {"SGLANG_USE_CPU_ENGINE": request.param}, text=True
+    )
+    return request.param == "1", json.loads(output.splitlines()[-1])
+
+
+def test_drafters_may_use_the_backend_on_a_cpu_only(listed_in):
+    """A GPU's drafter has faster backends; this one would be refused there."""
+    cpu, listed = listed_in
+    assert listed["DRAFT_ATTENTION_BACKEND_CHOICES"] is cpu
+
+
+def test_chunked_prefix_cache_stays_on_with_a_gpu(listed_in):
+    """The prefill on a CPU reads no chunks."""
+    cpu, listed = listed_in
+    assert listed["CHUNKED_PREFIX_CACHE_SUPPORTED_ATTENTION_BACKENDS"] is not cpu
 
 
 def test_factory_is_registered():
@@ -70,18 +86,6 @@ def test_mla_dispatch_of_a_prefill_is_the_delegates(monkeypatch, mode, wrapped_i
     monkeypatch.setitem(AttentionBackendRegistry._handlers, "other", lambda attn, batch: AttnForwardMethod.MHA_ONE_SHOT)
     expected = AttnForwardMethod.MHA_ONE_SHOT if mode.is_extend_without_speculative() else AttnForwardMethod.MLA
     assert _dispatch(monkeypatch, mode, backend) == expected
-
-
-@pytest.mark.parametrize("engine,listed", [("1", False), ("0", True)])
-def test_chunked_prefix_cache_stays_on_with_a_gpu(engine, listed):
-    code = (
-        "from sglang.srt.arg_groups.choices import CHUNKED_PREFIX_CACHE_SUPPORTED_ATTENTION_BACKENDS as c; "
-        "print('ddtree_sm120' in c)"
-    )
-    output = subprocess.check_output(
-        [sys.executable, "-c", code], env=os.environ | {"SGLANG_USE_CPU_ENGINE": engine}, text=True
-    )
-    assert output.split()[-1] == str(listed)
 
 
 @pytest.mark.parametrize("uses_mla,chosen", [(True, "ddtree_sm120"), (False, "triton")])

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
-import interpreted
 import pytest
 import torch
 from interpreted import MARKER
@@ -17,12 +15,9 @@ from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
 MAX_BATCH, MAX_NODES, WIDTH = 7, 70, 2600
 
 
-@pytest.fixture(scope="module")
-def run():
-    with ProcessPoolExecutor(
-        max_workers=1, mp_context=multiprocessing.get_context("spawn"), initializer=interpreted.start
-    ) as pool:
-        yield lambda **arguments: pool.submit(interpreted.step_metadata, **arguments).result(timeout=300)
+@pytest.fixture
+def run(interpreter):
+    return partial(interpreter, "step_metadata")
 
 
 class Step:
@@ -71,8 +66,7 @@ class Step:
         assert torch.equal(out["prefix_lens"], lens)
 
 
-@pytest.mark.parametrize("page_size", [1, 16, 64])
-@pytest.mark.parametrize("num_nodes", [1, 31, 33, 70])
+@pytest.mark.parametrize("num_nodes,page_size", [(1, 1), (31, 16), (33, 64), (70, 1)])
 def test_chain(run, num_nodes, page_size):
     step = Step([0, 1, 1023, 2500, 64], num_nodes, page_size)
     out = run(**step.arguments())
@@ -84,7 +78,7 @@ def test_chain(run, num_nodes, page_size):
 
 
 @pytest.mark.parametrize("layout", [MaskLayout.WORDS, MaskLayout.QLEN_ONLY, MaskLayout.FULL_MASK])
-@pytest.mark.parametrize("num_nodes", [1, 8, 32, 45])
+@pytest.mark.parametrize("num_nodes", [1, 32, 45])
 def test_trees(run, layout, num_nodes):
     rng = random.Random(num_nodes)
     step = Step([7, 0, 130, 1, 64, 99], num_nodes, 16)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU backend's own logic, on CPU tensors. On a GPU, ``test/gpu/test_backend_mla.py`` runs the kernels themselves."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from gpu_stub import gpu_backend
+from scene import GQA, MLA, Scene, byte_mask, mask_words, random_tree
+from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
+from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
+from sglang.srt.layers.attention.ddtree_sm120 import cuda_backend
+from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
+from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
+from sglang.srt.layers.attention.verify_mask import VerifyMask
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.spec_info import SpecInputType
+
+VERIFY, DECODE, EXTEND = ForwardMode.TARGET_VERIFY, ForwardMode.DECODE, ForwardMode.EXTEND
+
+
+def _arguments(mode: ForwardMode, prefix: list[int], num_nodes: int, page_size: int, parents=None) -> dict:
+    return {
+        "heads": MLA,
+        "dtype": torch.bfloat16,
+        "page_size": page_size,
+        "mode": mode,
+        "prefix": prefix,
+        "new": [num_nodes] * len(prefix),
+        "parents": parents,
+    }
+
+
+def _assert_close(out: torch.Tensor, expected: torch.Tensor) -> None:
+    assert float((out - expected).norm() / expected.norm()) <= 4e-3
+
+
+@pytest.mark.parametrize("graph_size", [None, 4])
+@pytest.mark.parametrize("page_size,kind", [(1, "words"), (16, "full"), (1, "qlen"), (16, "none")])
+def test_verify(interpreter, graph_size, page_size, kind):
+    """Trees of every layout and a chain, eager and through the buffers of a larger graph."""
+    rng, prefix = random.Random(page_size), [0, 70, 5]
+    trees = None if kind == "none" else [random_tree(rng, 9) for _ in prefix]
+    spec_info = SimpleNamespace(draft_token_num=9, custom_mask=None, spec_input_type=SpecInputType.NGRAM_VERIFY)
+    if kind == "words":
+        spec_info.mask_words = mask_words(trees)
+    elif kind != "none":
+        spec_info.custom_mask = byte_mask(trees, prefix if kind == "full" else None)
+        spec_info.tree_mask_mode = TreeMaskMode.FULL_MASK if kind == "full" else TreeMaskMode.QLEN_ONLY
+    arguments = _arguments(VERIFY, prefix, 9, page_size, trees)
+    _assert_close(*interpreter("backend_forward", arguments, spec_info, graph_size))
+
+
+@pytest.mark.parametrize("graph_size", [None, 4])
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_decode(interpreter, graph_size, page_size):
+    _assert_close(*interpreter("backend_forward", _arguments(DECODE, [0, 70, 15], 1, page_size), None, graph_size))
+
+
+EAGLE_MASK = VerifyMask(buffer=torch.zeros(1, dtype=torch.bool), mode=TreeMaskMode.QLEN_ONLY, max_bs=1)
+
+
+@pytest.mark.parametrize(
+    "kind,offered,layout",
+    [
+        (SpecInputType.EAGLE_VERIFY, EAGLE_MASK, MaskLayout.QLEN_ONLY),
+        (SpecInputType.EAGLE_VERIFY, None, MaskLayout.FULL_MASK),
+        (SpecInputType.NGRAM_VERIFY, EAGLE_MASK, MaskLayout.FULL_MASK),
+    ],
+)
+def test_layout_that_a_builder_chooses(monkeypatch, kind, offered, layout):
+    """EAGLE asks the backend, NGRAM does not, and on a GPU the whole mask is SGLang's default."""
+    monkeypatch.setattr("sglang.srt.speculative.eagle_utils._is_cpu", False)
+    spec_info = SimpleNamespace(draft_token_num=2, custom_mask=torch.ones(4, dtype=torch.bool), spec_input_type=kind)
+    assert mask_source(spec_info, offered)[0] == layout
+
+
+def test_masks_that_are_not_read():
+    packed = SimpleNamespace(
+        draft_token_num=2, custom_mask=torch.ones(2), tree_mask_mode=TreeMaskMode.QLEN_ONLY_BITPACKING
+    )
+    with pytest.raises(NotImplementedError, match="BITPACKING"):
+        mask_source(packed, None)
+    with pytest.raises(NotImplementedError, match="SGLANG_RAGGED_VERIFY_MODE"):
+        mask_source(SimpleNamespace(ragged_verify_layout=object()), None)
+    for words in (torch.zeros(1, 2, 2, dtype=torch.int32), torch.zeros(1, 2, 1)):
+        with pytest.raises(ValueError, match="mask_words"):
+            mask_source(SimpleNamespace(draft_token_num=2, mask_words=words), None)
+
+
+def _scene(page_size: int = 1, heads=MLA) -> Scene:
+    return Scene(heads, torch.bfloat16, page_size, EXTEND, [3, 0], [4, 2])
+
+
+@pytest.mark.parametrize("eagle,expected", [(True, 4 * 4), (False, None)])
+def test_eagle_builds_small_masks(eagle, expected):
+    """N x N bytes a request, whatever the context."""
+    algorithm = SimpleNamespace(is_eagle=lambda: eagle, is_standalone=lambda: False)
+    step = _scene()
+    mask = gpu_backend(step, spec_algorithm=algorithm).verify_mask
+    rows = step.req_to_token_pool.req_to_token.shape[0]
+    assert (mask and mask.buffer.numel()) == (expected and rows * expected)
+    assert mask is None or (mask.mode == TreeMaskMode.QLEN_ONLY and mask.max_bs == rows)
+
+
+@pytest.mark.parametrize("delegate,joined", [("flashinfer", False), ("triton", True)])
+def test_prefill_goes_to_the_delegate(delegate, joined):
+    """In the form that it takes: latent and rotary parts apart, or as one."""
+    step = _scene()
+    backend, batch = gpu_backend(step, delegate), step.batch()
+    backend.init_forward_metadata(batch)
+    assert backend.prefill_backend.calls == ["metadata"]
+    q, k = step.q, torch.randn(6, 1, 576, dtype=torch.bfloat16)
+    parts = {"q_rope": q[..., 512:], "k_rope": k[..., 512:]}
+    got = backend.forward(q[..., :512], k[..., :512], k[..., :512], step.layer(), batch, **parts)
+    if joined:
+        assert torch.equal(got["q"], q)
+        assert torch.equal(got["k"], k)
+        assert "q_rope" not in got
+    else:
+        assert torch.equal(got["q"], q[..., :512])
+        assert got["q_rope"] is parts["q_rope"]
+        assert got["k_rope"] is parts["k_rope"]
+    assert torch.equal(got["v"], k[..., :512])
+
+
+def test_reads_of_shared_tables_end_before_a_replay():
+    backend = gpu_backend(_scene())
+    assert [backend.shared_read_ends(mode) for mode in (VERIFY, DECODE)] == [SharedReadEnds.PRE_REPLAY] * 2
+    assert backend.shared_read_ends(EXTEND) == SharedReadEnds.UNKNOWN
+    assert backend.needs_cpu_seq_lens is False
+
+
+def test_what_it_says_about_itself():
+    assert gpu_backend(_scene(), "triton").describe()["prefill"] == "triton"
+
+
+def test_the_kernel_is_loaded_before_the_first_forward(monkeypatch):
+    def missing(*args, **kwargs):
+        raise RuntimeError("no code for this card")
+
+    monkeypatch.setattr(cuda_backend.mla_tree_verify, "prepare", missing)
+    with pytest.raises(RuntimeError, match="no code for this card"):
+        gpu_backend(_scene())
+
+
+@pytest.mark.parametrize(
+    "change,flag",
+    [
+        ({"kv_cache_dtype": torch.float8_e4m3fn}, "--kv-cache-dtype"),
+        ({"dtype": torch.float16}, "--dtype"),
+        ({"page_size": 128}, "--page-size"),
+        ({"is_draft_worker": True}, "--speculative-draft-attention-backend"),
+        ({"use_mla_backend": False}, "--attention-backend triton"),
+        ({"decode_num_tokens_per_req": lambda: 258}, "--speculative-num-draft-tokens"),
+        ({"kv_index_translator": SimpleNamespace(needs_read_translate=True)}, "--enable-unified-memory"),
+    ],
+)
+def test_refused_by_what_the_runner_has(change, flag):
+    with pytest.raises(ValueError, match=f"--attention-backend ddtree_sm120: .*{flag}"):
+        gpu_backend(_scene(), **change)
+
+
+@pytest.mark.parametrize(
+    "options,match",
+    [
+        ({"logit_cap": 3.0}, "logit cap"),
+        ({"sliding_window_size": 7}, "sliding window"),
+        ({"is_cross_attention": True}, "causal self-attention"),
+    ],
+)
+def test_refused_layers(options, match):
+    step = Scene(MLA, torch.bfloat16, 1, DECODE, [3], [1], None, options)
+    with pytest.raises(NotImplementedError, match=match):
+        gpu_backend(step).forward(step.q, None, None, step.layer(), step.batch())
+
+
+def test_layer_without_a_kernel():
+    step = Scene(GQA, torch.bfloat16, 1, DECODE, [3], [1])
+    with pytest.raises(NotImplementedError, match="2 KV heads of 32"):
+        gpu_backend(_scene()).forward(step.q, None, None, step.layer(), step.batch())
+
+
+def test_unknown_argument_and_drafting():
+    step = Scene(MLA, torch.bfloat16, 1, DECODE, [3], [1])
+    with pytest.raises(NotImplementedError, match="attn_sink"):
+        gpu_backend(step).forward(step.q, None, None, step.layer(), step.batch(), attn_sink=torch.zeros(1))
+    batch = step.batch()
+    batch.forward_mode = ForwardMode.DRAFT_EXTEND_V2
+    with pytest.raises(NotImplementedError, match="--speculative-draft-attention-backend"):
+        gpu_backend(step).forward(step.q, None, None, step.layer(), batch)
+
+
+def test_eager_buffers_grow_with_the_batch():
+    backend = gpu_backend(_scene())
+    first = backend._buffers_for_eager(3, 4)
+    assert first is backend._buffers_for_eager(4, 4)
+    assert first is not backend._buffers_for_eager(5, 4)
+    backend.init_cuda_graph_state(8, 8 * 4)
+    assert backend._buffers_for_eager(8, 4) is backend._graph_buffers
+
+
