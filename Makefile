@@ -73,8 +73,8 @@ wheel: $(VENV)/.tools ## the fork's wheel, in dist/
 check: $(VENV)/.tools ## do all patches still apply? (UPSTREAM=version: to that release)
 	@$(PY) -m fork check $(if $(UPSTREAM),--upstream $(UPSTREAM))
 
-lint: $(VENV)/.lint ## ruff, and mypy on fork/
-	@$(PY) -m ruff check fork test/unit/fork
+lint: $(VENV)/.lint ## ruff, and mypy on fork/ and the cutover tool
+	@$(PY) -m ruff check fork python/sglang_ddtree docker test/unit/fork test/unit/cutover
 	@$(PY) -m mypy
 
 check-cuda-deps: $(VENV)/.tools ## does pip resolve what the cuda flavour needs? (installs nothing)

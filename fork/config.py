@@ -30,6 +30,8 @@ class Config:
     hashes: dict[str, dict[str, str]]
     """sha256 of each wheel file, by release and file name."""
     trees: tuple[AddedTree, ...]
+    scripts: dict[str, str]
+    """Commands of ours: what each runs, as ``module:function``."""
     base_requires: tuple[str, ...]
     cpu_pins: tuple[str, ...]
     kernel: str
@@ -67,6 +69,7 @@ def _config(root: Path, data: dict[str, Any]) -> Config:
         revision=int(upstream["revision"]),
         hashes={version: dict(files) for version, files in data["sha256"].items()},
         trees=tuple(AddedTree(root / tree["from"], tree["to"].rstrip("/")) for tree in data["added"]),
+        scripts=dict(data.get("scripts", {})),
         base_requires=tuple(flavour["cpu"]["requires"]),
         cpu_pins=tuple(flavour["cpu"]["pins"]),
         kernel=flavour["cuda"]["kernel"],

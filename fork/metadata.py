@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import configparser
+import io
+
 from packaging.requirements import InvalidRequirement, Requirement
 
 from fork.config import Config
 from fork.errors import ForkError
 
 CUDA = "cuda"
+_COMMANDS = "console_scripts"
 
 
 def rewrite(text: str, config: Config, license_files: tuple[str, ...] = ()) -> str:
@@ -35,6 +39,22 @@ def rewrite(text: str, config: Config, license_files: tuple[str, ...] = ()) -> s
     cuda = [("Provides-Extra", CUDA), *(("Requires-Dist", _for_extra(value)) for value in base)]
     kept[first_extra:first_extra] = [*ours, *cuda]
     return "\n".join(f"{name}: {value}" for name, value in kept) + blank + description
+
+
+def with_scripts(text: str, config: Config) -> str:
+    """Upstream's entry points with our commands among them. Raises ForkError where upstream has one of that name."""
+    points = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    points.optionxform = str  # type: ignore[assignment,method-assign]
+    points.read_string(text)
+    if not points.has_section(_COMMANDS):
+        points.add_section(_COMMANDS)
+    for name, target in config.scripts.items():
+        if points.has_option(_COMMANDS, name):
+            raise ForkError(f"upstream.toml brings the command {name}, but upstream has one of that name")
+        points.set(_COMMANDS, name, target)
+    out = io.StringIO()
+    points.write(out)
+    return out.getvalue()
 
 
 def _fields(headers: str) -> list[tuple[str, str]]:
