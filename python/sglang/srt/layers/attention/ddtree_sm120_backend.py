@@ -3,7 +3,7 @@
 
 One name, one implementation a device:
 
-* CUDA (sm_120): the tree-verify kernel, in ``ddtree_sm120/cuda_backend.py``.
+* CUDA: decode and verify by the tree-verify kernel, prefill by a backend of SGLang's; ``ddtree_sm120/cuda_backend.py``.
 * CPU: ``ddtree_sm120/cpu_backend.py``, which runs every mode the server has and is the reference for the CUDA one.
 
 What TARGET_VERIFY reads from ``forward_batch.spec_info``, with ``N`` nodes a request, ``L`` committed tokens and ``B``
@@ -15,12 +15,16 @@ requests:
 * ``custom_mask`` (flat bool or uint8, or None): read when there are no words.
 * ``tree_mask_mode`` (optional ``TreeMaskMode``): layout of ``custom_mask``. ``FULL_MASK``: per request ``N`` rows of
   ``L + N``; ``QLEN_ONLY``: ``N`` rows of ``N``. When missing, what SGLang's own builders make on this device
-  (``default_tree_mask_mode``).
+  (``default_tree_mask_mode``), except that EAGLE's make what the backend's ``verify_mask`` says.
 
 Without either mask the window is a chain: node ``i`` sees nodes ``0..i`` (DFLASH). ``seq_lens`` is ``L``, without the
-window. Every node sees itself. A mask that does not fit its declared layout, or that hides committed tokens, is an
-error. Sliding-window layers measure distance by depth in the tree, not by node number. Layers of type ENCODER_ONLY (the
-DFLASH drafter's) see the whole window in both directions and refuse a tree mask.
+window. Every node sees itself, and all of the committed tokens.
+
+On a CPU a mask that does not fit its declared layout, or that hides committed tokens, is an error. Sliding-window layers
+measure distance by depth in the tree, not by node number. Layers of type ENCODER_ONLY (the DFLASH drafter's) see the
+whole window in both directions and refuse a tree mask. On a GPU masks are read where nothing can be checked without
+waiting for the device: a byte mask's prefix is taken as seen and cells behind its end as unseen; other layers than causal
+MLA are refused.
 """
 
 from __future__ import annotations
