@@ -42,6 +42,7 @@ def gpu_runner(step: Scene, nodes: int, **changes) -> SimpleNamespace:
         "dtype": torch.bfloat16,
         "use_mla_backend": True,
         "is_draft_worker": False,
+        "prefill_attention_backend_str": "ddtree_sm120",
         "decode_num_tokens_per_req": lambda: nodes,
         "model_config": SimpleNamespace(
             context_len=MAX_CONTEXT,

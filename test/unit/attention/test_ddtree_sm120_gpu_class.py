@@ -138,6 +138,13 @@ def test_what_it_says_about_itself():
     assert gpu_backend(_scene(), "triton").describe()["prefill"] == "triton"
 
 
+def test_no_delegate_beside_another_prefill_backend():
+    backend = gpu_backend(_scene(), prefill_attention_backend_str="triton")
+    assert backend.prefill_backend is None
+    assert "prefill" not in backend.describe()
+    assert backend.shared_read_ends(VERIFY) == SharedReadEnds.PRE_REPLAY
+
+
 def test_the_kernel_is_loaded_before_the_first_forward(monkeypatch):
     def missing(*args, **kwargs):
         raise RuntimeError("no code for this card")

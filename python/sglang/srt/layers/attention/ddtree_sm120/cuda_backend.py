@@ -23,6 +23,7 @@ from sglang.srt.layers.attention.ddtree_sm120.step_metadata import (
     StepMetadata,
     write_step_metadata,
 )
+from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
@@ -48,6 +49,9 @@ class DDTreeSM120AttnBackend(AttentionBackend):
     needs_cpu_seq_lens = False
 
     forward_metadata: StepMetadata | None
+    # None when another backend was asked to do the prefill.
+    prefill_backend_name: str | None
+    prefill_backend: AttentionBackend | None
 
     def __init__(self, runner: ModelRunner):
         super().__init__()
@@ -74,8 +78,10 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         self._verify_mask = self._make_verify_mask(runner, max_requests)
         self.forward_metadata = None
 
-        self.prefill_backend_name, self.prefill_backend = build_delegate(runner)
-        self.extend_dummy_seqs_capped_by_req_pool = self.prefill_backend.extend_dummy_seqs_capped_by_req_pool
+        self.prefill_backend_name, self.prefill_backend = None, None
+        if runner.prefill_attention_backend_str == BACKEND_NAME:
+            self.prefill_backend_name, self.prefill_backend = build_delegate(runner)
+            self.extend_dummy_seqs_capped_by_req_pool = self.prefill_backend.extend_dummy_seqs_capped_by_req_pool
         logger.info(
             "ddtree_sm120: decode and verify (up to %d tokens a request) run on the CUDA kernel mla_tree_verify, page "
             "size %d, workspace %.1f MiB",
@@ -98,7 +104,8 @@ class DDTreeSM120AttnBackend(AttentionBackend):
 
     def describe(self) -> dict[str, object]:
         """What runs, for ``/server_info``."""
-        return {"decode_and_verify": "mla_tree_verify (CUDA)", "prefill": self.prefill_backend_name}
+        described = {"decode_and_verify": "mla_tree_verify (CUDA)"}
+        return described if self.prefill_backend is None else described | {"prefill": self.prefill_backend_name}
 
     # -- metadata ----------------------------------------------------------------
 
@@ -165,9 +172,9 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         return 1
 
     def shared_read_ends(self, fm: ForwardMode) -> SharedReadEnds:
-        if _is_ours(fm):
+        if fm.is_decode() or fm.is_target_verify():
             return SharedReadEnds.PRE_REPLAY
-        return self.prefill_backend.shared_read_ends(fm)
+        return SharedReadEnds.UNKNOWN if self.prefill_backend is None else self.prefill_backend.shared_read_ends(fm)
 
     @property
     def verify_mask(self) -> VerifyMask | None:
@@ -240,6 +247,7 @@ class DDTreeSM120AttnBackend(AttentionBackend):
                 self.token_to_kv_pool.set_kv_buffer(layer, loc, k, v)
         return self._attend_mla(q, q_rope, layer)
 
+    @torch.compiler.disable
     def _attend_mla(self, q: torch.Tensor, q_rope: torch.Tensor | None, layer: RadixAttention) -> torch.Tensor:
         step = self.forward_metadata
         heads, latent = layer.tp_q_head_num, layer.v_head_dim
