@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.attention.ddtree_sm120 import cpu_mla_verify
 from sglang.srt.layers.attention.ddtree_sm120.cpu_attention import LayerParams, attend
+from sglang.srt.layers.attention.ddtree_sm120.cpu_mla_verify import CpuMlaVerify, TwinStep
 from sglang.srt.layers.attention.ddtree_sm120.plan import AttentionPlan, Visibility, build_plan
+from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import VerifyMode
+from sglang.srt.layers.attention.ddtree_sm120.verify_mode.switch import open_switch
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MLATokenToKVPool
@@ -23,6 +27,9 @@ _KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 class DDTreeSM120CpuAttnBackend(AttentionBackend):
     """GQA and absorbed MLA over the paged pool, every mode of a server without CUDA graphs.
+
+    Torch attends in every mode. MLA layers in decode and verify may instead be attended by the C++ twin of the CUDA
+    kernel; ``--ddtree-verify`` says which of the two serves.
 
     Raises:
         ValueError: the KV cache is quantised, or split into a sliding-window and a full pool.
@@ -48,8 +55,27 @@ class DDTreeSM120CpuAttnBackend(AttentionBackend):
                 "--attention-backend ddtree_sm120 on a CPU reads one KV pool; add --disable-hybrid-swa-memory"
             )
 
+        page_size = getattr(runner, "page_size", 1)
+        lacking = CpuMlaVerify.lacking(is_mla=self.is_mla, kv_dtype=self.kv_cache_dtype, page_size=page_size)
+        self._twin = CpuMlaVerify(page_size)
+        self._twin_step: TwinStep | None = None
+        self._switch = open_switch(
+            runner,
+            delegate="torch",
+            ours=cpu_mla_verify.NAME if lacking is None else None,
+            default=VerifyMode.ON if lacking is None else VerifyMode.OFF,
+            remark=None if lacking is None else f"{cpu_mla_verify.NAME}: {lacking}",
+        )
+
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
-        self.forward_metadata = build_plan(forward_batch, self.req_to_token_pool.req_to_token)
+        req_to_token = self.req_to_token_pool.req_to_token
+        self.forward_metadata = build_plan(forward_batch, req_to_token)
+        self._twin_step = None
+        mode = forward_batch.forward_mode
+        if mode.is_decode() or mode.is_target_verify():
+            self._switch.begin_step()
+            if self._switch.running.runs_ours:
+                self._twin_step = self._twin.prepare(forward_batch, req_to_token)
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1
@@ -101,12 +127,27 @@ class DDTreeSM120CpuAttnBackend(AttentionBackend):
             logit_cap=layer.logit_cap or 0.0,
             sinks=sinks if sinks is not None else attn_sink,
         )
+        ours = self._attend_by_twin(q, key_buffer, layer, params)
+        if ours is not None and self._switch.running is VerifyMode.ON:
+            return ours.flatten(1)
         out = q.new_zeros(q.shape[0], layer.tp_q_head_num, layer.v_head_dim)
         for group in self.forward_metadata:
             attend(group, q, key_buffer, value_buffer, out, params)
+        if ours is not None:
+            self._switch.compare(layer.layer_id, out, ours, self._twin_step.prefix_lens)
         return out.flatten(1)
 
     forward_decode = forward_extend
+
+    def _attend_by_twin(
+        self, q: torch.Tensor, key_buffer: torch.Tensor, layer: RadixAttention, params: LayerParams
+    ) -> torch.Tensor | None:
+        """``[T, Hq, Dv]``; None where torch alone attends."""
+        if self._twin_step is None or not self._twin.covers(layer, params.sinks):
+            return None
+        out = q.new_empty(q.shape[0], layer.tp_q_head_num, layer.v_head_dim)
+        self._twin.attend(self._twin_step, q, key_buffer, out, params.scaling)
+        return out
 
     def _visibility(self, layer: RadixAttention) -> Visibility:
         if layer.attn_type == AttentionType.DECODER:
