@@ -185,16 +185,17 @@ def test_each_mode_runs_its_kernels(monkeypatch, mode, runs):
     seen = set()
     attend, twin = cpu_backend.attend, CpuMlaVerify.attend
     monkeypatch.setattr(cpu_backend, "attend", lambda *a: (seen.add("torch"), attend(*a)))
-    monkeypatch.setattr(CpuMlaVerify, "attend", lambda *a: (seen.add("twin"), twin(*a)))
+    monkeypatch.setattr(CpuMlaVerify, "attend", lambda *a: (seen.add("twin"), twin(*a))[1])
     scene, info = _scene(mode)
     scene.run(info)
     assert seen == runs
 
 
 def test_validate_serves_the_delegate_and_sees_a_wrong_kernel(monkeypatch):
-    def wrong(self, step, q, key_buffer, out, scale):
-        out.fill_(0.25)
+    def wrong(self, step, q, key_buffer, scale):
+        out = torch.full((*q.shape[:2], 512), 0.25)
         out[2, 1, 100] = float("nan")
+        return out
 
     monkeypatch.setattr(CpuMlaVerify, "attend", wrong)
     scene, info = _scene(VALIDATE)

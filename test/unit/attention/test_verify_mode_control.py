@@ -45,7 +45,7 @@ def _run_steps(switch: VerifySwitch, steps: int, error: float = 0.0) -> None:
     for _ in range(steps):
         switch.begin_step()
         for layer in range(2):
-            switch.compare(layer, served, served + error * layer, torch.zeros(3, dtype=torch.int32))
+            switch.totals.add(layer, served, served + error * layer, torch.zeros(3, dtype=torch.int32))
 
 
 # -- messages ---------------------------------------------------------------------

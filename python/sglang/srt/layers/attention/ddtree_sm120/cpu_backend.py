@@ -58,7 +58,7 @@ class DDTreeSM120CpuAttnBackend(AttentionBackend):
         page_size = getattr(runner, "page_size", 1)
         lacking = CpuMlaVerify.lacking(is_mla=self.is_mla, kv_dtype=self.kv_cache_dtype, page_size=page_size)
         self._twin = CpuMlaVerify(page_size)
-        self._twin_step: TwinStep | None = None
+        self._twin_step: TwinStep | None = None  # of a step in which the twin runs
         self._switch = open_switch(
             runner,
             delegate="torch",
@@ -127,27 +127,23 @@ class DDTreeSM120CpuAttnBackend(AttentionBackend):
             logit_cap=layer.logit_cap or 0.0,
             sinks=sinks if sinks is not None else attn_sink,
         )
-        ours = self._attend_by_twin(q, key_buffer, layer, params)
-        if ours is not None and self._switch.running is VerifyMode.ON:
-            return ours.flatten(1)
         out = q.new_zeros(q.shape[0], layer.tp_q_head_num, layer.v_head_dim)
-        for group in self.forward_metadata:
-            attend(group, q, key_buffer, value_buffer, out, params)
-        if ours is not None:
-            self._switch.compare(layer.layer_id, out, ours, self._twin_step.prefix_lens)
-        return out.flatten(1)
+
+        def by_torch() -> torch.Tensor:
+            for group in self.forward_metadata:
+                attend(group, q, key_buffer, value_buffer, out, params)
+            return out
+
+        if self._twin_step is None or not self._twin.covers(layer, params.sinks):
+            return by_torch().flatten(1)
+
+        def by_twin() -> torch.Tensor:
+            return self._twin.attend(self._twin_step, q, key_buffer, params.scaling)
+
+        prefix_lens = self._twin_step.prefix_lens
+        return self._switch.serve(layer, prefix_lens, ours=by_twin, delegate=by_torch).flatten(1)
 
     forward_decode = forward_extend
-
-    def _attend_by_twin(
-        self, q: torch.Tensor, key_buffer: torch.Tensor, layer: RadixAttention, params: LayerParams
-    ) -> torch.Tensor | None:
-        """``[T, Hq, Dv]``; None where torch alone attends."""
-        if self._twin_step is None or not self._twin.covers(layer, params.sinks):
-            return None
-        out = q.new_empty(q.shape[0], layer.tp_q_head_num, layer.v_head_dim)
-        self._twin.attend(self._twin_step, q, key_buffer, out, params.scaling)
-        return out
 
     def _visibility(self, layer: RadixAttention) -> Visibility:
         if layer.attn_type == AttentionType.DECODER:

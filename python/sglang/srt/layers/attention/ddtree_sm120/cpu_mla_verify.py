@@ -51,6 +51,7 @@ class CpuMlaVerify:
 
     def __init__(self, page_size: int):
         self._page_size = page_size
+        self._workspace = torch.empty(0, dtype=torch.uint8)  # a CPU needs none
         self._refused: set[int] = set()
 
     @staticmethod
@@ -105,14 +106,15 @@ class CpuMlaVerify:
             mask_words=pack_mask(tree),
         )
 
-    def attend(self, step: TwinStep, q: torch.Tensor, key_buffer: torch.Tensor, out: torch.Tensor, scale: float) -> None:
-        """
+    def attend(self, step: TwinStep, q: torch.Tensor, key_buffer: torch.Tensor, scale: float) -> torch.Tensor:
+        """``[B * N, H, 512]`` in the dtype of ``q``.
+
         Args:
             q: ``[B * N, H, 576]``.
             key_buffer: ``[slots, 1, 576]``.
-            out: ``[B * N, H, 512]``, written whole.
             scale: on the scores.
         """
+        out = q.new_empty(*q.shape[:2], _LATENT_DIM)
         mla_tree_verify.mla_tree_verify(
             out,
             None,
@@ -122,8 +124,9 @@ class CpuMlaVerify:
             step.page_table,
             step.prefix_lens,
             step.mask_words,
-            torch.empty(0, dtype=torch.uint8),
+            self._workspace,
             num_nodes=step.num_nodes,
             page_size=self._page_size,
             sm_scale=scale,
         )
+        return out

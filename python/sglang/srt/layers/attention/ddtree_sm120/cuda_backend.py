@@ -23,6 +23,9 @@ from sglang.srt.layers.attention.ddtree_sm120.step_metadata import (
     StepMetadata,
     write_step_metadata,
 )
+from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import VerifyMode
+from sglang.srt.layers.attention.ddtree_sm120.verify_mode.switch import open_switch
+from sglang.srt.layers.attention.ddtree_sm120.verify_mode.triton_delegate import TritonDelegate
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
 from sglang.srt.layers.radix_attention import AttentionType
@@ -82,6 +85,10 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         if runner.prefill_attention_backend_str == BACKEND_NAME:
             self.prefill_backend_name, self.prefill_backend = build_delegate(runner)
             self.extend_dummy_seqs_capped_by_req_pool = self.prefill_backend.extend_dummy_seqs_capped_by_req_pool
+        self._switch = open_switch(
+            runner, delegate=TritonDelegate.name, ours="mla_tree_verify (CUDA)", default=VerifyMode.ON
+        )
+        self._delegate = TritonDelegate(runner) if self._switch.needs_delegate else None
         logger.info(
             "ddtree_sm120: decode and verify (up to %d tokens a request) run on the CUDA kernel mla_tree_verify, page "
             "size %d, workspace %.1f MiB",
@@ -104,7 +111,9 @@ class DDTreeSM120AttnBackend(AttentionBackend):
 
     def describe(self) -> dict[str, object]:
         """What runs, for ``/server_info``."""
-        described = {"decode_and_verify": "mla_tree_verify (CUDA)"}
+        kernels = self._switch.kernels
+        served = kernels[VerifyMode.ON if self._switch.mode is VerifyMode.ON else VerifyMode.OFF]
+        described = {"decode_and_verify": served}
         return described if self.prefill_backend is None else described | {"prefill": self.prefill_backend_name}
 
     # -- metadata ----------------------------------------------------------------
@@ -112,6 +121,9 @@ class DDTreeSM120AttnBackend(AttentionBackend):
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         nodes = max(self._max_nodes, -(-max_num_tokens // max_bs))
         self._graph_buffers = self._make_buffers(max_bs, nodes)
+        if self._delegate is not None:
+            self._delegate.init_cuda_graph_state(max_bs)
+            self._switch.delegate_buffer_bytes = self._delegate.graph_buffer_bytes
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
         if not _is_ours(forward_batch.forward_mode):
@@ -119,6 +131,11 @@ class DDTreeSM120AttnBackend(AttentionBackend):
             return
         buffers = self._buffers_for_eager(forward_batch.batch_size, _num_nodes(forward_batch))
         self._prepare(forward_batch, buffers, read_mask=True)
+        if forward_batch.forward_mode.is_idle():
+            return
+        self._switch.begin_step()
+        if self._switch.running.runs_delegate:
+            self._delegate.prepare_eager(forward_batch, self.forward_metadata)
 
     def init_forward_metadata_out_graph(self, forward_batch: ForwardBatch, in_capture: bool = False) -> None:
         if not _is_ours(forward_batch.forward_mode):
@@ -126,6 +143,10 @@ class DDTreeSM120AttnBackend(AttentionBackend):
             return
         # What a capture is called with is a dummy; the words it leaves are overwritten before each replay.
         self._prepare(forward_batch, self._graph_buffers, read_mask=not in_capture)
+        if not in_capture:
+            self._switch.begin_step()
+        if self._switch.running.runs_delegate:
+            self._delegate.prepare_graph(forward_batch, self.forward_metadata, in_capture)
 
     def init_forward_metadata_in_graph(self, forward_batch: ForwardBatch) -> None:
         if not _is_ours(forward_batch.forward_mode):
@@ -245,7 +266,12 @@ class DDTreeSM120AttnBackend(AttentionBackend):
                 self.token_to_kv_pool.set_mla_kv_buffer(layer, loc, k, k_rope)
             else:
                 self.token_to_kv_pool.set_kv_buffer(layer, loc, k, v)
-        return self._attend_mla(q, q_rope, layer)
+        return self._switch.serve(
+            layer,
+            self.forward_metadata.prefix_lens,
+            ours=lambda: self._attend_mla(q, q_rope, layer),
+            delegate=lambda: self._delegate.attend(q, k, v, layer, forward_batch, q_rope, k_rope),
+        )
 
     @torch.compiler.disable
     def _attend_mla(self, q: torch.Tensor, q_rope: torch.Tensor | None, layer: RadixAttention) -> torch.Tensor:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import ORJSONResponse
+from fastapi.responses import JSONResponse
 
 from sglang.srt.managers.io_struct import DDTreeVerifyReqInput, DDTreeVerifyReqOutput
 from sglang.srt.runtime_context import get_serving
@@ -34,7 +34,7 @@ async def set_ddtree_verify(raw_request: Request):
     """Set the mode, from the next step on."""
     refusal = _why_nobody_may_switch()
     if refusal is not None:
-        return ORJSONResponse({"error": refusal}, status_code=HTTPStatus.BAD_REQUEST)
+        return JSONResponse({"error": refusal}, status_code=HTTPStatus.BAD_REQUEST)
     try:
         body = await raw_request.json()
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -64,7 +64,7 @@ def _why_nobody_may_switch() -> str | None:
     return None
 
 
-def _answer(outputs: list[DDTreeVerifyReqOutput], *, switched: bool = False) -> ORJSONResponse:
+def _answer(outputs: list[DDTreeVerifyReqOutput], *, switched: bool = False) -> JSONResponse:
     failed = next((output for output in outputs if not output.success), None)
     content: dict[str, Any] = {"success": failed is None, "message": "" if failed is None else failed.message}
     if all(output.state for output in outputs):
@@ -72,11 +72,11 @@ def _answer(outputs: list[DDTreeVerifyReqOutput], *, switched: bool = False) -> 
         if switched:
             content["previous"] = _common([output.previous for output in outputs])
         content["states"] = [output.state for output in outputs]
-    return ORJSONResponse(content, status_code=HTTPStatus.OK if failed is None else HTTPStatus.BAD_REQUEST)
+    return JSONResponse(content, status_code=HTTPStatus.OK if failed is None else HTTPStatus.BAD_REQUEST)
 
 
-def _refuse(message: str) -> ORJSONResponse:
-    return ORJSONResponse({"success": False, "message": message}, status_code=HTTPStatus.BAD_REQUEST)
+def _refuse(message: str) -> JSONResponse:
+    return JSONResponse({"success": False, "message": message}, status_code=HTTPStatus.BAD_REQUEST)
 
 
 def _common(modes: list[str]) -> str:

@@ -20,6 +20,7 @@ from sglang.srt.runtime_context import get_context, get_exec, get_serving
 
 if TYPE_CHECKING:
     import torch
+    from sglang.srt.layers.radix_attention import RadixAttention
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
@@ -86,10 +87,6 @@ class VerifySwitch:
     def needs_delegate(self) -> bool:
         return any(mode.runs_delegate for mode in self.modes)
 
-    @property
-    def needs_ours(self) -> bool:
-        return any(mode.runs_ours for mode in self.modes)
-
     def set(self, mode: VerifyMode) -> VerifyMode:
         """Serve from the next step on by ``mode``; returns the mode until now. Entering ``validate`` counts anew.
 
@@ -137,9 +134,29 @@ class VerifySwitch:
         if self._steps % REPORT_EVERY_STEPS == 0 and self.on_report is not None:
             self.on_report()
 
-    def compare(self, layer_id: int, served: torch.Tensor, ours: torch.Tensor, prefix_lens: torch.Tensor) -> None:
-        """Add the difference of one layer's outputs; see :meth:`UlpTotals.add`."""
-        self.totals.add(layer_id, served, ours, prefix_lens)
+    def serve(
+        self,
+        layer: RadixAttention,
+        prefix_lens: torch.Tensor,
+        *,
+        ours: Callable[[], torch.Tensor],
+        delegate: Callable[[], torch.Tensor],
+    ) -> torch.Tensor:
+        """The output of one layer by the mode that is running; may be captured in a CUDA graph.
+
+        Args:
+            layer: its id, heads and value size are read.
+            prefix_lens: ``[B]`` int32; negative for padded requests, whose rows are not compared.
+            ours, delegate: compute ``[T, H * Dv]``, or the same numbers in another shape.
+        """
+        mode = self.running
+        if mode is VerifyMode.ON:
+            return ours()
+        served = delegate()
+        if mode is VerifyMode.VALIDATE:
+            shape = (-1, layer.tp_q_head_num, layer.v_head_dim)
+            self.totals.add(layer.layer_id, served.view(shape), ours().view(shape), prefix_lens)
+        return served
 
 
 def open_switch(
