@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mask_bytes import write_mask_bytes
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class TritonDelegate:
         before = torch.cuda.memory_allocated()
         kv_indices = torch.zeros(max_bs * self._max_context_len, dtype=torch.int64, device=self._device)
         self._backend.init_cuda_graph_state(max_bs, max_bs if self._decodes else 1, kv_indices_buf=kv_indices)
+        mask = self._backend.verify_mask
+        if mask is not None and mask.mode != TreeMaskMode.FULL_MASK:
+            raise RuntimeError(f"ddtree verify: the triton backend reads masks of layout {mask.mode}, not FULL_MASK")
         self.graph_buffer_bytes = torch.cuda.memory_allocated() - before
         logger.info(
             "ddtree verify: the triton delegate's graph buffers for %d requests take %.1f MiB",
