@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import torch
+
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import (
     FLAG,
     MODES_FLAG,
@@ -19,7 +21,6 @@ from sglang.srt.model_executor.runner_utils.capture_mode import get_capture_atte
 from sglang.srt.runtime_context import get_context, get_exec, get_serving
 
 if TYPE_CHECKING:
-    import torch
     from sglang.srt.layers.radix_attention import RadixAttention
     from sglang.srt.model_executor.model_runner import ModelRunner
 
@@ -134,6 +135,7 @@ class VerifySwitch:
         if self._steps % REPORT_EVERY_STEPS == 0 and self.on_report is not None:
             self.on_report()
 
+    @torch.compiler.disable
     def serve(
         self,
         layer: RadixAttention,
