@@ -74,7 +74,7 @@ check: $(VENV)/.tools ## do all patches still apply? (UPSTREAM=version: to that 
 	@$(PY) -m fork check $(if $(UPSTREAM),--upstream $(UPSTREAM))
 
 lint: $(VENV)/.lint ## ruff, and mypy on fork/ and the cutover tool
-	@$(PY) -m ruff check fork python/sglang_ddtree docker test/unit/fork test/unit/cutover
+	@$(PY) -m ruff check fork python/sglang_ddtree docker deploy test/unit/fork test/unit/cutover test/unit/service
 	@$(PY) -m mypy
 
 check-cuda-deps: $(VENV)/.tools ## does pip resolve what the cuda flavour needs? (installs nothing)
@@ -87,3 +87,4 @@ clean: ## remove .venv, build/ and dist/
 	rm -rf $(VENV) build dist
 
 -include sgl-kernel/sgl-kernel.mk
+-include docker/docker.mk

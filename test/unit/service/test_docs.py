@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines and options of the documentation are ones that the programs take."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from sglang_ddtree import cli
+
+ROOT = Path(__file__).parents[3]
+PAGES = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "docker" / "README.md"]
+PLACEHOLDERS = {"[options]": "", "[--json]": "--json", "[--forget]": "--forget", "[--yes]": "--yes"}
+
+
+def commands(program: str) -> list[tuple[str, list[str]]]:
+    """Every call of a program in a code block: the page's name and the arguments."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words and Path(words[0]).name == program:
+                    found.append((page.name, words[1:]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def server_parser() -> argparse.ArgumentParser:
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    ServerArgs.add_cli_args(parser)
+    return parser
+
+
+def test_server_command_lines(server_parser):
+    calls = [(page, words[1:]) for page, words in commands("sglang") if words[:1] == ["serve"]]
+    assert len(calls) >= 6
+    for page, words in calls:
+        arguments, unknown = server_parser.parse_known_args(words)
+        assert not unknown, (page, unknown)
+        assert arguments.model_path, page
+
+
+def test_server_yaml(server_parser):
+    settings = yaml.safe_load((ROOT / "deploy" / "server.yaml").read_text())
+    known = {option for action in server_parser._actions for option in action.option_strings}
+    assert {f"--{name}" for name in settings} <= known
+    assert "ddtree-verify" not in settings, "it would win over the environment file"
+
+
+def test_compose_command(server_parser):
+    service = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]["server"]
+    words = [re.sub(r"\$\{\w+:-(.*?)\}", r"\1", word) for word in service["command"]]
+    assert words[:2] == ["--model-type", "llm"]
+    _, unknown = server_parser.parse_known_args(["--model-path", "x", *words[2:]])
+    assert not unknown
+
+
+def test_every_flag_of_the_fork_is_in_the_index(server_parser):
+    ours = {option for action in server_parser._actions for option in action.option_strings if "ddtree" in option}
+    assert ours and ours <= set(re.findall(r"--[\w-]+", (ROOT / "docs" / "index.md").read_text()))
+
+
+def test_cutover_command_lines():
+    calls = commands("sglang-ddtree")
+    assert len(calls) >= 9
+    for _page, words in calls:
+        words = [PLACEHOLDERS.get(word, word) for word in words]
+        words = ["on" if word == "off|validate|on" else word for word in words if word]
+        cli.parser().parse_args(words)
+
+
+def test_the_table_of_options_is_complete():
+    page = (ROOT / "docs" / "cutover.md").read_text()
+    tabled = set(re.findall(r"--[\w-]+", " ".join(re.findall(r"^\| (`--.*?) \|", page, re.M))))
+    (commands,) = (a for a in cli.parser()._actions if isinstance(a, argparse._SubParsersAction))
+    options = {o: a for a in commands.choices["cutover"]._actions for o in a.option_strings if o.startswith("--")}
+    assert set(options) - {"--help", "--to"} == tabled
+    for name in ("prompts", "tokens", "repeats", "watch", "tie-nats", "max-diverged", "max-ulp", "max-mean-ulp",
+                 "max-beyond-2-ulp", "restart-timeout", "health-timeout", "settle", "poll"):  # fmt: skip
+        (row,) = [line for line in page.splitlines() if line.startswith("|") and f"`--{name}`" in line]
+        names = re.findall(r"`--([\w-]+)`", row.split("|")[1])
+        values = [part.strip() for part in row.split("|")[2].split(",")]
+        assert float(values[names.index(name)]) == float(options[f"--{name}"].default), name
