@@ -47,6 +47,8 @@ def environ() -> dict[str, str]:
         **os.environ,
         "HF_HUB_OFFLINE": "1",
         "SGLANG_CACHE_DIR": str(CACHE),
+        # Every step of a DDTREE server also walks the greedy chain; a test reads the counts.
+        "SGLANG_DDTREE_CHECK_CHAIN": "1",
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from harness.compare import ask_one_by_one, ask_together, differences
 from harness.config import MAX_RUNNING_REQUESTS, ServerConfig
 from harness.generate import (
     REQUEST_SECONDS,
@@ -50,6 +51,11 @@ def post(server: Server, **body) -> Any:
     return answer.json()
 
 
+def ddtree_state(server: Server) -> dict[str, Any]:
+    info = httpx.get(f"{server.url}/server_info", timeout=REQUEST_SECONDS).json()
+    return info["internal_states"][0]["ddtree"]
+
+
 def steps(accepts: list[int]) -> int:
     return sum(accepts)
 
@@ -57,9 +63,8 @@ def steps(accepts: list[int]) -> int:
 @servers(RANDOM, CYCLE)
 def test_logprobs_are_those_of_plain_decoding(server, expected):
     flush(server)
-    for prompt in short_prompts():
-        got = generate(server, prompt.ids)
-        assert got.logprobs == pytest.approx(expected[prompt.name].logprobs, rel=1e-4, abs=1e-4), prompt.name
+    for name, got in ask_one_by_one(server, short_prompts(), cold=False).items():
+        assert got.logprobs == pytest.approx(expected[name].logprobs, rel=1e-4, abs=1e-4), name
 
 
 @servers(RANDOM, CYCLE)
@@ -79,15 +84,38 @@ def test_top_logprobs_belong_to_the_emitted_token(server):
 
 @servers(DEFAULT, CYCLE)
 def test_no_more_steps_than_dflash(request, server, pool):
-    """Over the prompt set; the walk's own guarantee, from one state, is a unit test."""
+    """Over the prompt set, where the states are not the same; that each step keeps up is the next test."""
     pair = request.node.callspec.params["server"].pair
     chain = pool.get(ServerConfig(pair, "DFLASH"), ahead=False)
     counts = []
     for running in (server, chain):
         flush(running)
-        counts.append(sum(steps(generate(running, prompt.ids).accepts) for prompt in all_prompts()))
+        got = ask_one_by_one(running, all_prompts(), cold=False)
+        counts.append(sum(steps(answer.accepts) for answer in got.values()))
     tree_steps, chain_steps = counts
     assert tree_steps < chain_steps
+
+
+@servers(RANDOM, DEFAULT, CYCLE)
+def test_no_step_accepts_less_than_the_chain_would(server):
+    """On every state that the server has met, in thousands of steps; greedy and sampled."""
+    prompts = [prompt.ids for prompt in short_prompts()] * 2
+    for temperature in (0.0, 1.0):
+        generate_together(
+            server, prompts, MAX_RUNNING_REQUESTS, new_tokens=100, temperature=temperature, ignore_eos=True
+        )
+    check = ddtree_state(server)["chain_check"]
+    assert check["states"] > 2000
+    assert check["violations"] == 0
+
+
+def test_a_tree_that_cuts_the_chain_is_found_out(pool):
+    """The same check where it must strike: blocks of seven are right, and the tree holds three of them."""
+    server = pool.get(ServerConfig("cycle-mla", "DDTREE", budget=3), ahead=False)
+    assert ddtree_state(server)["keeps_greedy_chain"] is False
+    generate(server, spell("efdefd"))
+    check = ddtree_state(server)["chain_check"]
+    assert 0 < check["violations"] <= check["states"]
 
 
 @servers(CYCLE)
@@ -272,12 +300,10 @@ def test_two_ranks_grow_the_same_trees(models, environ, logs, plain_outputs):
     server = Server(config.arguments(models[pair]), logs / f"{config}.log", binding)
     try:
         server.wait_ready()
-        prompts = all_prompts()
-        got = generate_together(server, [p.ids for p in prompts], MAX_RUNNING_REQUESTS)
+        got = ask_together(server, all_prompts())
     finally:
         server.stop()
-    for prompt, answer in zip(prompts, got, strict=True):
-        assert answer.ids == expected[prompt.name].ids, prompt.name
+    assert not differences(got, expected)
 
 
 SCHEMA = {

@@ -7,11 +7,10 @@ shows; ``cycle-*`` targets have an answer that is known without any server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
-from harness.config import CHUNKED_PREFILL_SIZE, MAX_RUNNING_REQUESTS, ServerConfig
-from harness.generate import Generation, flush, generate, generate_together
+from harness.compare import ask_one_by_one, ask_together, differences
+from harness.config import CHUNKED_PREFILL_SIZE, ServerConfig
+from harness.generate import flush, generate
 from harness.prompts import (
     ACCEPTING,
     NEW_TOKENS,
@@ -48,24 +47,10 @@ def servers(configs: list[ServerConfig]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("server", configs, indirect=True, ids=str)
 
 
-def differences(
-    got: Mapping[str, Generation], expected: Mapping[str, Generation]
-) -> dict[str, tuple[list[int], list[int]]]:
-    """Prompts that got other tokens, or ended otherwise: name -> (got, expected)."""
-    return {
-        name: (here.ids, expected[name].ids)
-        for name, here in got.items()
-        if (here.ids, here.finish) != (expected[name].ids, expected[name].finish)
-    }
-
-
 @servers(SPECULATIVE)
 def test_one_at_a_time_from_a_cold_cache(server, expected):
-    got = {}
-    for prompt in all_prompts():
-        flush(server)
-        got[prompt.name] = generate(server, prompt.ids)
-        assert got[prompt.name].cached == 0
+    got = ask_one_by_one(server, all_prompts(), cold=True)
+    assert not any(g.cached for g in got.values())
     assert not differences(got, expected)
     # A run that never accepts, or never rejects, would prove little.
     assert any(sum(g.accepts[1:]) for g in got.values())
@@ -75,10 +60,7 @@ def test_one_at_a_time_from_a_cold_cache(server, expected):
 @servers(SPECULATIVE)
 def test_eight_at_once(server, expected):
     flush(server)
-    prompts = all_prompts()
-    got = generate_together(server, [p.ids for p in prompts], MAX_RUNNING_REQUESTS)
-    by_name = {p.name: g for p, g in zip(prompts, got, strict=True)}
-    assert not differences(by_name, expected)
+    assert not differences(ask_together(server, all_prompts()), expected)
 
 
 @servers(SPECULATIVE)
@@ -87,10 +69,9 @@ def test_prompts_found_in_the_radix_cache(request, server, expected):
     # The last token is always computed: a prompt of one page has no page to find.
     page_size = request.node.callspec.params["server"].page_size
     prompts = [prompt for prompt in long_prompts() if len(prompt.ids) > page_size]
-    for prompt in prompts:
-        assert len(prompt.ids) >= CHUNKED_PREFILL_SIZE
-        generate(server, prompt.ids)
-    again = {prompt.name: generate(server, prompt.ids) for prompt in prompts}
+    assert all(len(prompt.ids) >= CHUNKED_PREFILL_SIZE for prompt in prompts)
+    ask_one_by_one(server, prompts, cold=False)
+    again = ask_one_by_one(server, prompts, cold=False)
     assert all(g.cached > 0 for g in again.values())
     assert not differences(again, expected)
 

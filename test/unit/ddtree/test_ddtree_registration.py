@@ -260,3 +260,39 @@ def test_requests_for_hidden_states_are_taken():
             spec_algorithm=SpeculativeAlgorithm.from_string(algorithm)
         )
         assert eval(check, {"self": scheduler}) is checked
+
+
+def test_setup_ends_after_the_pools_have_their_size():
+    from sglang.srt.managers.scheduler import Scheduler
+
+    calls = [
+        (node.lineno, ast.unparse(node.func))
+        for node in ast.walk(source_of(Scheduler.init_model_worker))
+        if isinstance(node, ast.Call)
+    ]
+    order = [name for _, name in sorted(calls)]
+    assert order.count("self.draft_worker.finish_setup") == 1
+    assert order.index("self.draft_worker.finish_setup") > order.index(
+        "model_runner.post_capture_resize_kv_pool"
+    )
+
+
+def test_server_info_has_the_state_of_ddtree(monkeypatch):
+    from sglang.srt.environ import envs
+    from sglang.srt.managers.scheduler_components.internal_state import (
+        SchedulerInternalStateController,
+    )
+
+    assert envs.SGLANG_DDTREE_CHECK_CHAIN.get() is False
+    monkeypatch.setenv("SGLANG_DDTREE_CHECK_CHAIN", "1")
+    assert envs.SGLANG_DDTREE_CHECK_CHAIN.get() is True
+
+    controller = SimpleNamespace(_average_accept_length=lambda: None)
+    for algorithm, expected in (("DDTREE", {"ddtree": "state"}), ("DFLASH", {})):
+        controller.scheduler = SimpleNamespace(
+            spec_algorithm=SpeculativeAlgorithm.from_string(algorithm),
+            draft_worker=SimpleNamespace(state=lambda: "state"),
+        )
+        state: dict = {}
+        SchedulerInternalStateController._add_speculative(controller, state)
+        assert state == expected

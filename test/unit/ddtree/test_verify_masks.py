@@ -34,7 +34,8 @@ def test_full_rows_hold_the_tree_after_the_prefix(budget):
     nodes = budget + 1
     tree = random_tree(3, budget, prefix_lens)
     size = int(((prefix_lens + nodes) * nodes).sum())
-    mask = torch.ones(size + 7, dtype=torch.uint8)
+    # What an earlier step left, other prefixes and other trees.
+    mask = torch.zeros(size + 7, dtype=torch.uint8)
     write_dense_mask(tree, prefix_lens, mask, TreeMaskMode.FULL_MASK)
     sees = unpack_mask(tree.mask_words, nodes)
     start = 0
@@ -74,7 +75,7 @@ def test_the_backend_s_own_buffer_is_used_while_it_fits():
 
 
 class TinyAttention:
-    """One attention layer over a tree, right or wrong in a chosen way."""
+    """One attention layer over a tree and its cached prefix, right or wrong in a chosen way."""
 
     def __init__(self, fault: str | None = None):
         generator = torch.Generator().manual_seed(0)
@@ -82,8 +83,9 @@ class TinyAttention:
         self.positions = torch.randn(16, 16, generator=generator)
         self.head = torch.randn(16, 64, generator=generator)
         self.fault = fault
+        self.cache = torch.empty(0, 16)
 
-    def __call__(self, tree: DraftTree) -> torch.Tensor:
+    def __call__(self, tree: DraftTree, prefix_len: int) -> torch.Tensor:
         nodes = tree.tokens.shape[1]
         sees = unpack_mask(tree.mask_words, nodes)[0]
         if self.fault == "chain":
@@ -95,14 +97,17 @@ class TinyAttention:
         x = self.embedding[tree.tokens[0]] + self.positions[tree.positions[0]]
         if self.fault == "constant":
             return torch.zeros(nodes, 64)
-        scores = (x @ x.T / 4).masked_fill(~sees, float("-inf"))
+        keys = self.cache = torch.cat([self.cache[:prefix_len], x])
+        sees_prefix = torch.full((nodes, prefix_len), self.fault != "no prefix")
+        sees = torch.cat([sees_prefix, sees], dim=1)
+        scores = (x @ keys.T / 16).masked_fill(~sees, float("-inf"))
         noise = 1e-3 * torch.from_numpy(
             np.random.default_rng(1).normal(size=(nodes, 64))
         )
-        return scores.softmax(-1) @ x @ self.head + noise
+        return scores.softmax(-1) @ keys @ self.head + noise
 
 
-@pytest.mark.parametrize("num_nodes", [3, 9, 33])
+@pytest.mark.parametrize("num_nodes", [3, 4, 9, 33])
 def test_a_backend_that_applies_the_mask_passes(num_nodes):
     result = run_self_test(
         TinyAttention(), num_nodes=num_nodes, vocab_size=64, device="cpu"
@@ -123,9 +128,10 @@ def test_a_backend_that_ignores_the_mask_stops_the_server(fault):
         require_pass(result, "some_backend", dummy_weights=True)
 
 
-def test_a_backend_that_hides_the_ancestors_stops_the_server():
+@pytest.mark.parametrize("fault", ["self", "no prefix"])
+def test_a_backend_that_hides_what_a_node_sees_stops_the_server(fault):
     result = run_self_test(
-        TinyAttention("self"), num_nodes=9, vocab_size=64, device="cpu"
+        TinyAttention(fault), num_nodes=9, vocab_size=64, device="cpu"
     )
     with pytest.raises(RuntimeError):
         require_pass(result, "some_backend", dummy_weights=False)

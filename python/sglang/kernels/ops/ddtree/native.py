@@ -38,6 +38,11 @@ def native_op(name: str) -> Optional[Callable]:
     return op
 
 
+def implementation(name: str) -> str:
+    """What serves operator ``name``: ``sgl_kernel_ddtree`` or ``torch``."""
+    return "torch" if native_op(name) is None else "sgl_kernel_ddtree"
+
+
 def prepare_native(device: torch.device | str) -> None:
     """Load, and where it must be compile, the operators of ``device`` now.
 

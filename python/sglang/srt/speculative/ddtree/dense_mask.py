@@ -18,11 +18,12 @@ def write_dense_mask(
     out: torch.Tensor,
     mode: TreeMaskMode,
 ) -> None:
-    """Write the node-to-node part of each request's mask into ``out``.
+    """Write each request's mask into ``out``; other bytes become 1.
 
-    FULL_MASK rows hold one byte a key, the prefix first; only their last N
-    bytes are written, for the readers that skip the prefix, which every node
-    sees. Offsets are computed on the device from ``prefix_lens``.
+    FULL_MASK rows hold one byte a key, the prefix first, which every node sees.
+    Most readers skip those bytes, but not the kernel that triton takes for
+    deterministic inference. Offsets are computed on the device from
+    ``prefix_lens``.
 
     Args:
         out: flat, at least the size of the layout.
@@ -41,6 +42,7 @@ def write_dense_mask(
     last_cells = first[:, None] + (node + 1) * row[:, None] - num_nodes
     cells = last_cells.unsqueeze(-1) + node
     sees = unpack_mask(tree.mask_words, num_nodes)
+    out.fill_(1)
     out[cells.reshape(-1)] = sees.reshape(-1).to(out.dtype)
 
 
@@ -64,6 +66,7 @@ def dense_mask_for(
         mode, buffer = verify_mask.mode, verify_mask.buffer
         size = min(size, buffer.numel())
     if buffer is None:
-        buffer = torch.ones(size, dtype=torch.bool, device=tree.tokens.device)
-    write_dense_mask(tree, prefix_lens, buffer, mode)
-    return buffer[:size]
+        buffer = torch.empty(size, dtype=torch.bool, device=tree.tokens.device)
+    mask = buffer[:size]
+    write_dense_mask(tree, prefix_lens, mask, mode)
+    return mask

@@ -3,7 +3,8 @@
 
 A backend that ignores the mask is not seen in its output: it verifies a chain,
 and the tokens are wrong. So, before the first request, a tree of three nodes is
-verified through the very path that serves requests, captured graph included.
+verified behind a short prefix, through the very path that serves requests,
+captured graph included, and compared with the plain chain that it stands for.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ logger = logging.getLogger(__name__)
 # A mask that works leaves rounding; one that is ignored, all of the difference.
 TOLERANCE = 0.25
 
+PREFIX = (5, 7, 13, 17)
+ROOT, FIRST, SECOND = 11, 23, 37
+
 
 @dataclass(frozen=True)
 class SelfTestResult:
     """Distances between logits of the second child.
 
     Attributes:
-        error: between the tree and the chain that holds only its ancestors.
-        contrast: between those two chains, with and without the first child;
-            what ``error`` would be if the mask were read as a chain's.
+        error: between the tree and the chain of prefix, root and second child.
+        contrast: the same if the mask is read as a chain's.
     """
 
     error: float
@@ -51,9 +54,13 @@ class SelfTestResult:
 
 
 def small_tree(
-    tokens: Sequence[int], parents: Sequence[int], num_nodes: int, device
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    num_nodes: int,
+    device,
+    prefix_len: int = 0,
 ) -> DraftTree:
-    """One request's tree of given nodes, padded to ``num_nodes``; prefix length 0."""
+    """One request's tree of given nodes, padded to ``num_nodes``."""
     tree = DraftTree.empty(1, num_nodes, device)
     sees = torch.eye(num_nodes, dtype=torch.bool)
     sees[:, 0] = True
@@ -65,7 +72,7 @@ def small_tree(
     tree.tokens.copy_(torch.tensor([[*tokens, *padding]]))
     tree.parents.copy_(torch.tensor([[*parents, *(-1 for _ in padding)]]))
     tree.depths.copy_(torch.tensor([depths]))
-    tree.positions.copy_(tree.depths)
+    tree.positions.copy_(tree.depths + prefix_len)
     tree.mask_words.copy_(pack_mask(sees.unsqueeze(0)))
     tree.first_child.fill_(-1)
     tree.next_sibling.fill_(-1)
@@ -74,36 +81,44 @@ def small_tree(
 
 
 def run_self_test(
-    verify: Callable[[DraftTree], torch.Tensor],
+    verify: Callable[[DraftTree, int], torch.Tensor],
     *,
     num_nodes: int,
     vocab_size: int,
     device,
 ) -> SelfTestResult:
-    """Compare a two-branch tree with the chains that it stands for.
+    """Compare a two-branch tree behind a prefix with the chain that it stands for.
 
     Args:
-        verify: logits [N, V] of a tree after an empty prefix.
+        verify: logits [N, V] of a tree behind that many tokens, whose KV rows are
+            those of the first nodes that it was last given behind none.
         num_nodes: N, at least 3; a smaller tree is a chain.
     """
-    root, first, second = (token % vocab_size for token in (11, 23, 37))
-    branches = small_tree([root, first, second], [-1, 0, 0], num_nodes, device)
-    ancestors = small_tree([root, second], [-1, 0], num_nodes, device)
-    chain = small_tree([root, first, second], [-1, 0, 1], num_nodes, device)
-    # The ignored-mask reading keeps the positions of the tree.
-    chain.depths[0, 2] = chain.positions[0, 2] = 1
+    prefix = [token % vocab_size for token in PREFIX[: num_nodes - 2]]
+    root, first, second = (token % vocab_size for token in (ROOT, FIRST, SECOND))
+    behind = len(prefix)
 
-    in_tree = verify(branches)[2].float()
-    alone = verify(ancestors)[1].float()
-    in_chain = verify(chain)[2].float()
+    line = [*prefix, root, second]
+    chain = small_tree(line, range(-1, behind + 1), num_nodes, device)
+    alone = verify(chain, 0)[behind + 1].float()
+
+    tokens = [root, first, second]
+    branches = small_tree(tokens, [-1, 0, 0], num_nodes, device, behind)
+    in_tree = verify(branches, behind)[2].float()
+
+    # The ignored-mask reading keeps the positions of the tree.
+    misread = small_tree(tokens, [-1, 0, 1], num_nodes, device, behind)
+    misread.depths[0, 2] = 1
+    misread.positions[0, 2] = behind + 1
+    in_chain = verify(misread, behind)[2].float()
     return SelfTestResult(
         error=float((in_tree - alone).norm()),
         contrast=float((in_chain - alone).norm()),
     )
 
 
-def verify_alone(runner: ModelRunner, tree: DraftTree) -> torch.Tensor:
-    """Logits [N, V] of one tree after an empty prefix, before any request.
+def verify_alone(runner: ModelRunner, tree: DraftTree, prefix_len: int) -> torch.Tensor:
+    """Logits [N, V] of one tree behind ``prefix_len`` tokens, before any request.
 
     It uses what no request owns yet: the table's padding row and the last slots
     of the pool.
@@ -113,20 +128,21 @@ def verify_alone(runner: ModelRunner, tree: DraftTree) -> torch.Tensor:
     table = runner.req_to_token_pool.req_to_token
     allocator = runner.token_to_kv_pool_allocator
     page = allocator.page_size
-    first = (allocator.size + page - nodes) // page * page
-    slots = torch.arange(first, first + nodes, device=device)
+    keys = prefix_len + nodes
+    first = (allocator.size + page - len(PREFIX) - nodes) // page * page
+    slots = torch.arange(first, first + keys, device=device)
     row = torch.zeros(1, dtype=torch.int64, device=device)
-    prefix_lens = torch.zeros(1, dtype=torch.int64, device=device)
-    host_lens = torch.full((1,), nodes, dtype=torch.int64)
-    table[0, :nodes] = slots.to(table.dtype)
+    prefix_lens = torch.full((1,), prefix_len, dtype=torch.int64, device=device)
+    host_lens = torch.full((1,), keys, dtype=torch.int64)
+    table[0, :keys] = slots.to(table.dtype)
     plan = runner.kv_index_translator.plan(
         req_pool_indices=row,
         seq_lens=prefix_lens,
         seq_lens_cpu=host_lens,
-        write_virtual=slots,
+        write_virtual=slots[prefix_len:],
         read_extent=nodes,
     )
-    verify_input = tree_verify_input(runner, tree, prefix_lens, nodes, plan)
+    verify_input = tree_verify_input(runner, tree, prefix_lens, keys, plan)
     forward_batch = ForwardBatch(
         forward_mode=ForwardMode.TARGET_VERIFY,
         batch_size=1,
@@ -134,7 +150,7 @@ def verify_alone(runner: ModelRunner, tree: DraftTree) -> torch.Tensor:
         req_pool_indices=row,
         seq_lens=prefix_lens,
         out_cache_loc=None,
-        seq_lens_sum=nodes,
+        seq_lens_sum=keys,
         seq_lens_cpu=host_lens,
         positions=verify_input.positions,
         mrope_positions=(
@@ -155,7 +171,7 @@ def verify_alone(runner: ModelRunner, tree: DraftTree) -> torch.Tensor:
     )
     plan.bind(forward_batch, runner.kv_index_translator)
     logits = runner.forward(forward_batch).logits_output.next_token_logits.clone()
-    table[0, :nodes] = 0
+    table[0, :keys] = 0
     return logits
 
 

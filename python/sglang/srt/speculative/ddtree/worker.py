@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
 from sglang.kernels.ops.ddtree.kv_commit import KVRows, kv_commit
-from sglang.kernels.ops.ddtree.native import prepare_native
-from sglang.kernels.ops.ddtree.tree_accept import AcceptedPath, tree_accept
-from sglang.kernels.ops.ddtree.tree_build import DraftTree, tree_build
+from sglang.kernels.ops.ddtree.native import implementation, prepare_native
+from sglang.kernels.ops.ddtree.tree_accept import tree_accept
+from sglang.kernels.ops.ddtree.tree_build import tree_build
+from sglang.srt.environ import envs
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.lora.layers import unwrap_lora_layer
 from sglang.srt.managers.utils import GenerationBatchResult
@@ -28,10 +29,11 @@ from sglang.srt.model_executor.forward_batch_info import (
     ForwardMode,
     enable_num_token_non_padded,
 )
-from sglang.srt.runtime_context import get_exec, get_parallel, get_spec
+from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.srt.speculative.ddtree.accept import choose_per_node
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 from sglang.srt.speculative.ddtree.candidates import CandidateSampler
+from sglang.srt.speculative.ddtree.chain_check import ChainCheck
 from sglang.srt.speculative.ddtree.hidden_states import (
     keep_last_layer,
     return_path_states,
@@ -43,6 +45,7 @@ from sglang.srt.speculative.ddtree.self_test import (
     run_self_test,
     verify_alone,
 )
+from sglang.srt.speculative.ddtree.step_buffers import StepBuffers, StepOutput
 from sglang.srt.speculative.ddtree.verify_input import tree_verify_input
 from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
 from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
@@ -62,16 +65,33 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class StepWindow:
-    """The KV window that one step writes.
+class Step:
+    """One decode step under way.
 
     Attributes:
-        slots: int64 [bs, max(N, B)], the scheduler's ids of the window.
-        plan: the same ids as each pool indexes them.
+        batch: the scheduler's.
+        draft_input: what the step before left.
+        buffers: of this batch size.
+        output: the set of ``buffers.outputs`` whose turn it is.
+        plan: the KV window that the step writes, as each pool indexes it.
     """
 
-    slots: torch.Tensor
+    batch: ScheduleBatch
+    draft_input: DFlashDraftInputV2
+    buffers: StepBuffers
+    output: StepOutput
     plan: KVLocPlan
+
+    @property
+    def size(self) -> int:
+        return self.buffers.batch_size
+
+    def host_lens(self, width: int) -> tuple[torch.Tensor, int]:
+        """Upper bound of the key counts of a forward that adds ``width`` rows."""
+        if self.batch.seq_lens_cpu is None:
+            return self.draft_input.nxt_kv_lens_cpu, int(self.draft_input.nxt_kv_lens_sum)
+        lens = self.batch.seq_lens_cpu + width
+        return lens, int(lens.sum())
 
 
 class DDTreeWorker(DFlashWorkerV2):
@@ -94,8 +114,13 @@ class DDTreeWorker(DFlashWorkerV2):
         self.spine = not spec.speculative_ddtree_no_spine
         self.speculative_num_draft_tokens = self.widths.num_nodes
         self._window_offsets = torch.arange(self.widths.window, device=self.device)
-        self._capacity = 0
+        self._buffers: Optional[StepBuffers] = None
+        self._views: dict[int, StepBuffers] = {}
+        self._turn = 0
         self._kv_rows: Optional[KVRows] = None
+        self._chain_check = (
+            ChainCheck(self.device) if envs.SGLANG_DDTREE_CHECK_CHAIN.get() else None
+        )
         if get_parallel().tp_rank == 0:
             logger.info(
                 "DDTREE: budget=%d (N=%d), topk=%d, draft block=%d, greedy chain %s",
@@ -130,47 +155,38 @@ class DDTreeWorker(DFlashWorkerV2):
         sampler, which works in place on the verify's logits."""
         return self.model_runner.prewarm_sampling()
 
-    def _maybe_build_draft_sampler(self) -> CandidateSampler:
-        """The candidates' top-k, to be captured as the tail of the draft graph."""
-        self._ensure_capacity(max(get_exec().graph.cuda_graph_config.decode.bs))
-        return self._candidates
-
-    def _ensure_capacity(self, batch_size: int) -> None:
-        """Static buffers for ``batch_size`` requests.
-
-        Sized once for the largest batch that may run. The path has two sets,
-        used in turn: the previous step's may still be on its way to the host.
-        """
-        if batch_size <= self._capacity:
-            return
-        if self._draft_sampler is not None:
-            raise RuntimeError(
-                f"DDTREE: a batch of {batch_size} exceeds the {self._capacity} requests "
-                "that the draft graph's buffers were captured for."
-            )
-        batch_size = max(batch_size, self.model_runner.max_running_requests or 0)
-        self._capacity = batch_size
-        lm_head = unwrap_lora_layer(self.target_worker.model_runner.model.lm_head)
-        self._candidates = CandidateSampler(
-            lm_head=lm_head,
-            block_size=self.widths.block_size,
-            candidates=self.widths.candidates,
-            max_bs=batch_size,
+    def init_cuda_graphs(self) -> None:
+        """Allocate what a step writes, then capture."""
+        # A request that runs holds a row of the table, so no batch has more.
+        table = self.model_runner.req_to_token_pool.req_to_token
+        self._buffers = StepBuffers.allocate(
+            self.widths,
+            table.shape[0],
+            mask_token_id=int(self._mask_token_id),
+            table_dtype=table.dtype,
             device=self.device,
         )
-        self._tree = DraftTree.empty(batch_size, self.widths.num_nodes, self.device)
-        self._paths = [
-            AcceptedPath.empty(batch_size, self.widths.block_size, self.device)
-            for _ in range(2)
-        ]
-
-    def init_cuda_graphs(self) -> None:
+        self._candidates = CandidateSampler(
+            lm_head=unwrap_lora_layer(self.target_worker.model_runner.model.lm_head),
+            block_size=self.widths.block_size,
+            candidates=self.widths.candidates,
+            max_bs=table.shape[0],
+            device=self.device,
+        )
         super().init_cuda_graphs()
-        # Both need the pools and the graphs, and must fail before a request comes.
-        kv_rows_of(self.target_worker.model_runner.token_to_kv_pool)
-        self._self_test()
 
-    def _self_test(self) -> None:
+    def _maybe_build_draft_sampler(self) -> CandidateSampler:
+        """The candidates' top-k, to be captured as the tail of the draft graph."""
+        return self._candidates
+
+    def finish_setup(self) -> None:
+        """Last step of the start-up: the pools have their final sizes and backing.
+
+        Raises:
+            ValueError: the target's KV pool has no rows that could be committed.
+            RuntimeError: the target's verify does not apply a tree mask.
+        """
+        self._kv_rows = kv_rows_of(self.target_worker.model_runner.token_to_kv_pool)
         if self.widths.num_nodes < 3:
             return
         with torch.inference_mode():
@@ -185,6 +201,19 @@ class DDTreeWorker(DFlashWorkerV2):
             self.model_runner.decode_attention_backend_str,
             dummy_weights=self.server_args.load_format == "dummy",
         )
+
+    def state(self) -> dict[str, Any]:
+        """What runs, for ``/server_info``."""
+        widths = self.widths
+        return {
+            "budget": widths.budget,
+            "topk": widths.candidates,
+            "num_nodes": widths.num_nodes,
+            "block_size": widths.block_size,
+            "keeps_greedy_chain": self.spine and widths.holds_greedy_chain,
+            "operators": implementation("tree_build"),
+            "chain_check": self._chain_check and self._chain_check.counts(),
+        }
 
     # -- one step ----------------------------------------------------------------
 
@@ -215,35 +244,38 @@ class DDTreeWorker(DFlashWorkerV2):
             batch.seq_lens.record_stream(
                 torch.get_device_module(self.device).current_stream()
             )
-        self._ensure_capacity(len(batch.seq_lens))
 
-        window = self._open_window(batch, draft_input)
-        self._draft(batch, draft_input, window)
-        tree = self._grow_tree(batch, draft_input)
+        step = self._open_step(batch, draft_input)
+        self._draft(step)
+        self._grow_tree(step)
+        tree, path = step.buffers.tree, step.output.path
         grammar_tree = (
             GrammarTree.from_device(tree.first_child, tree.next_sibling, tree.tokens)
             if batch.has_grammar
             else None
         )
-        target_out = self._verify(batch, draft_input, window, tree)
-        chosen = self._choose(batch, target_out, tree, grammar_tree, grammar_barrier)
-        path = self._accept(batch, tree, chosen)
+        target_out = self._verify(step)
+        chosen = self._choose(step, target_out, grammar_tree, grammar_barrier)
+        tree_accept(tree, chosen, batch.seq_lens, path)
         if on_publish is not None:
             on_publish(path.new_seq_lens)
-        rows = self._rows_of(path)
-        self._commit(batch, window, path, rows, target_out.logits_output)
+        step.buffers.locate(step.output)
+        self._commit(step, target_out.logits_output)
+        if self._chain_check is not None:
+            chain = self._candidates.ids[: step.size, :, 0]
+            self._chain_check.observe(chain, tree, chosen, path)
         if batch.return_logprob:
             compute_spec_logprobs(
                 batch,
                 target_out.logits_output,
                 chosen.reshape(-1),
-                accept_index=rows.view_as(path.nodes),
+                accept_index=step.output.rows,
             )
-        return_path_states(batch, target_out.logits_output, rows)
+        return_path_states(batch, target_out.logits_output, step.output.rows.view(-1))
 
         return GenerationBatchResult(
             logits_output=target_out.logits_output,
-            next_token_ids=path.tokens.reshape(-1),
+            next_token_ids=path.tokens.view(-1),
             accept_lens=path.commit_lens,
             can_run_cuda_graph=target_out.can_run_cuda_graph,
             next_draft_input=self._make_next_draft_input_decode(
@@ -252,19 +284,26 @@ class DDTreeWorker(DFlashWorkerV2):
             speculative_num_draft_tokens=self.widths.num_nodes,
             speculative_output_stride=self.widths.block_size,
             new_seq_lens=path.new_seq_lens,
-            # The tree is overwritten while this result is still being read.
-            cap_lens=tree.num_nodes.clone(),
+            cap_lens=step.output.num_nodes,
             routed_experts_output=target_out.routed_experts_output,
             indexer_topk_output=target_out.indexer_topk_output,
         )
 
-    def _open_window(
+    def _open_step(
         self, batch: ScheduleBatch, draft_input: DFlashDraftInputV2
-    ) -> StepWindow:
+    ) -> Step:
         """Look up the slots after the committed tokens, reserved beforehand."""
-        positions = batch.seq_lens.unsqueeze(1) + self._window_offsets
-        table = self.model_runner.req_to_token_pool.req_to_token
-        slots = table[batch.req_pool_indices.unsqueeze(1), positions].to(torch.int64)
+        size = len(batch.seq_lens)
+        buffers = self._views.get(size)
+        if buffers is None:
+            buffers = self._views[size] = self._buffers.views(size)
+        self._turn = 1 - self._turn
+        buffers.place(
+            self._window_offsets,
+            batch.seq_lens,
+            batch.req_pool_indices,
+            self.model_runner.req_to_token_pool.req_to_token,
+        )
         plan = self.target_worker.model_runner.kv_index_translator.plan(
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
@@ -273,45 +312,26 @@ class DDTreeWorker(DFlashWorkerV2):
                 if batch.seq_lens_cpu is None
                 else batch.seq_lens_cpu
             ),
-            write_virtual=slots.reshape(-1),
+            write_virtual=buffers.window_slots.view(-1),
             read_extent=self.widths.window,
         )
-        return StepWindow(slots, plan)
+        return Step(batch, draft_input, buffers, buffers.outputs[self._turn], plan)
 
-    def _host_lens(
-        self, batch: ScheduleBatch, draft_input: DFlashDraftInputV2, width: int
-    ) -> tuple[torch.Tensor, int]:
-        """Upper bound of the key counts of a forward that adds ``width`` rows."""
-        if batch.seq_lens_cpu is None:
-            return draft_input.nxt_kv_lens_cpu, int(draft_input.nxt_kv_lens_sum)
-        lens = batch.seq_lens_cpu + width
-        return lens, int(lens.sum())
-
-    def _draft(
-        self,
-        batch: ScheduleBatch,
-        draft_input: DFlashDraftInputV2,
-        window: StepWindow,
-    ) -> None:
+    def _draft(self, step: Step) -> None:
         """Run the draft block; leaves candidates in their static buffers."""
-        block = self.widths.block_size
-        batch_size = len(batch.seq_lens)
-        ids = torch.full(
-            (batch_size, block), int(self._mask_token_id), device=self.device
-        )
-        ids[:, 0] = draft_input.bonus_tokens
-        positions = batch.seq_lens.unsqueeze(1) + self._window_offsets[:block]
-        host_lens, host_sum = self._host_lens(batch, draft_input, block)
+        batch, ids = step.batch, step.buffers.block_ids
+        ids[:, 0].copy_(step.draft_input.bonus_tokens)
+        host_lens, host_sum = step.host_lens(self.widths.block_size)
         forward_batch = ForwardBatch(
             forward_mode=ForwardMode.TARGET_VERIFY,
-            batch_size=batch_size,
-            input_ids=ids.reshape(-1),
+            batch_size=step.size,
+            input_ids=ids.view(-1),
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
             out_cache_loc=None,
             seq_lens_sum=host_sum,
             seq_lens_cpu=host_lens.to(torch.int32),
-            positions=positions.reshape(-1),
+            positions=step.buffers.block_positions.view(-1),
             input_embeds=self._noise_embeddings(ids),
             # The draft runner is DFLASH's; its graphs and backends key on that.
             spec_algorithm=SpeculativeAlgorithm.DFLASH,
@@ -325,10 +345,10 @@ class DDTreeWorker(DFlashWorkerV2):
             global_num_token_non_padded_cpu=ids.numel(),
             can_run_decode_cuda_graph=batch.can_run_decode_cuda_graph,
         )
-        window.plan.bind(
+        step.plan.bind(
             forward_batch,
             self.draft_model_runner.kv_index_translator,
-            cols=slice(0, block),
+            cols=slice(0, self.widths.block_size),
         )
         with torch.inference_mode(), draft_tp_context(self.draft_parallel_layout):
             out = self.draft_model_runner.forward(forward_batch)
@@ -349,42 +369,33 @@ class DDTreeWorker(DFlashWorkerV2):
             embeddings = embeddings * self._noise_embed_scale
         return embeddings.reshape(-1, embeddings.shape[-1])
 
-    def _grow_tree(
-        self, batch: ScheduleBatch, draft_input: DFlashDraftInputV2
-    ) -> DraftTree:
+    def _grow_tree(self, step: Step) -> None:
         """The same tree on every rank: rank 0's candidates decide."""
-        batch_size = len(batch.seq_lens)
-        ids = self._candidates.ids[:batch_size]
-        logprobs = self._candidates.logprobs[:batch_size]
+        ids = self._candidates.ids[: step.size]
+        logprobs = self._candidates.logprobs[: step.size]
         self._tp_sync.sync(SpecTpSyncSite.DDTREE_CANDIDATES, ids)
         self._tp_sync.sync(SpecTpSyncSite.DDTREE_CANDIDATES, logprobs)
-        tree = self._tree.rows(batch_size)
         tree_build(
             ids,
             logprobs,
-            draft_input.bonus_tokens,
-            batch.seq_lens,
-            tree,
+            step.draft_input.bonus_tokens,
+            step.batch.seq_lens,
+            step.buffers.tree,
             spine=self.spine,
         )
-        return tree
 
-    def _verify(
-        self,
-        batch: ScheduleBatch,
-        draft_input: DFlashDraftInputV2,
-        window: StepWindow,
-        tree: DraftTree,
-    ) -> GenerationBatchResult:
+    def _verify(self, step: Step) -> GenerationBatchResult:
         """Target forward over the N nodes of each request."""
-        nodes = self.widths.num_nodes
-        batch.out_cache_loc = window.slots[:, :nodes].reshape(-1)
+        batch, nodes = step.batch, self.widths.num_nodes
+        batch.out_cache_loc = step.plan.virtual_write_ids(cols=slice(0, nodes))
         committed = batch.seq_lens_cpu, batch.seq_lens_sum
-        batch.seq_lens_cpu, batch.seq_lens_sum = self._host_lens(
-            batch, draft_input, nodes
-        )
+        batch.seq_lens_cpu, batch.seq_lens_sum = step.host_lens(nodes)
         verify_input = tree_verify_input(
-            self.model_runner, tree, batch.seq_lens, batch.seq_lens_sum, window.plan
+            self.model_runner,
+            step.buffers.tree,
+            batch.seq_lens,
+            batch.seq_lens_sum,
+            step.plan,
         )
         forward_batch, _ = verify_input.prepare_for_verify(batch, self.target_worker)
         batch.seq_lens_cpu, batch.seq_lens_sum = committed
@@ -397,13 +408,13 @@ class DDTreeWorker(DFlashWorkerV2):
 
     def _choose(
         self,
-        batch: ScheduleBatch,
+        step: Step,
         target_out: GenerationBatchResult,
-        tree: DraftTree,
         grammar_tree: Optional[GrammarTree],
         grammar_barrier,
     ) -> torch.Tensor:
         """The target's token after each node, int64 [bs, N]."""
+        batch, tree = step.batch, step.buffers.tree
         output = target_out.logits_output
         sampling_info = batch.sampling_info
         processor = self._target_logits_processor
@@ -438,7 +449,7 @@ class DDTreeWorker(DFlashWorkerV2):
         chosen = choose_per_node(
             logits,
             sampling_info,
-            tree.positions.reshape(-1),
+            tree.positions.view(-1),
             self.widths.num_nodes,
             self.target_worker.model_runner.sampler,
             keep_logits=batch.return_logprob,
@@ -450,60 +461,28 @@ class DDTreeWorker(DFlashWorkerV2):
         self._tp_sync.sync(SpecTpSyncSite.DDTREE_CHOICE, chosen)
         return chosen
 
-    def _accept(
-        self, batch: ScheduleBatch, tree: DraftTree, chosen: torch.Tensor
-    ) -> AcceptedPath:
-        path = self._paths[0].rows(len(batch.seq_lens))
-        self._paths.reverse()
-        tree_accept(tree, chosen, batch.seq_lens, path)
-        return path
-
-    def _rows_of(self, path: AcceptedPath) -> torch.Tensor:
-        """Verified rows of the paths, int64 [B * C]; the root's beyond a path."""
-        first = torch.arange(path.nodes.shape[0], device=path.nodes.device)
-        offsets = first.unsqueeze(1) * self.widths.num_nodes
-        return (path.nodes.clamp(min=0) + offsets).reshape(-1)
-
-    def _commit(
-        self,
-        batch: ScheduleBatch,
-        window: StepWindow,
-        path: AcceptedPath,
-        rows: torch.Tensor,
-        logits_output,
-    ) -> None:
+    def _commit(self, step: Step, logits_output) -> None:
         """Move the path's KV rows to the front and feed its features to the draft.
 
         Both are on the forward stream, ahead of every later forward. The
         features must be consumed here: the next verify overwrites them.
         """
-        batch_size, block = path.nodes.shape
-        target = self.target_worker.model_runner
-        target_slots = window.plan.write_ids(target.kv_index_translator)
+        path, shape = step.output.path, step.buffers.window_slots.shape
+        target_slots = step.plan.write_ids(self.model_runner.kv_index_translator)
         kv_commit(
-            self._target_kv_rows(),
-            target_slots.view(window.slots.shape),
-            path.nodes,
-            path.commit_lens,
+            self._kv_rows, target_slots.view(shape), path.nodes, path.commit_lens
         )
         hidden = logits_output.hidden_states
         if hidden is None:
             raise RuntimeError("DDTREE needs the target's features, but got none.")
-        draft_slots = window.plan.write_ids(
-            self.draft_model_runner.kv_index_translator, cols=slice(0, block)
+        block_shape = step.buffers.block_ids.shape
+        draft_slots = step.plan.write_ids(
+            self.draft_model_runner.kv_index_translator, cols=slice(0, block_shape[1])
         )
-        positions = batch.seq_lens.unsqueeze(1) + self._window_offsets[:block]
         self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=hidden[rows],
+            target_hidden=hidden[step.output.rows.view(-1)],
             cache_loc=draft_slots,
-            cache_loc_2d=draft_slots.view(batch_size, block),
-            positions=positions.reshape(-1),
+            cache_loc_2d=draft_slots.view(block_shape),
+            positions=step.buffers.block_positions.view(-1),
             commit_lens=path.commit_lens,
         )
-
-    def _target_kv_rows(self) -> KVRows:
-        # Not in the constructor: the pool is resized once more after capture.
-        if self._kv_rows is None:
-            pool = self.target_worker.model_runner.token_to_kv_pool
-            self._kv_rows = kv_rows_of(pool)
-        return self._kv_rows
