@@ -44,9 +44,9 @@ install: $(VENV)/.tools ## build the fork and install it into .venv (FLAVOUR=cpu
 serve: install ## a server with speculative decoding on 127.0.0.1:PORT (MODEL= DRAFT= PORT= ARGS=)
 	@$(PY) -m tools.serve $(if $(MODEL),--model "$(MODEL)") $(if $(DRAFT),--draft "$(DRAFT)") --port $(PORT) -- $(ARGS)
 
-# What is named with TESTS= runs whole, long tests included.
+# What is named with TESTS= runs whole, long tests included; else servers in one process, units in the other.
 test: install $(VENV)/.tests ## the tests, without the long ones (TESTS= narrows them)
-	@$(PY) -m pytest $(TESTS) $(if $(findstring command,$(origin TESTS)),,-m "not long")
+	@$(PY) -m pytest $(TESTS) $(if $(findstring command,$(origin TESTS)),,-m "not long" -n 2 --dist loadgroup)
 
 test-long: install $(VENV)/.tests ## the long tests of DDTREE servers: a nightly job
 	@$(PY) -m pytest test/server -m long

@@ -47,6 +47,9 @@ def environ() -> dict[str, str]:
         **os.environ,
         "HF_HUB_OFFLINE": "1",
         "SGLANG_CACHE_DIR": str(CACHE),
+        # A server that is stopped would otherwise sleep for five seconds before it looks at its processes.
+        "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+        "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
         # Every step of a DDTREE server also walks the greedy chain; a test reads the counts.
         "SGLANG_DDTREE_CHECK_CHAIN": "1",
     }

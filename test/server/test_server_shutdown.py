@@ -11,15 +11,20 @@ import httpx
 import pytest
 from harness.config import ServerConfig
 from harness.generate import load
-from harness.process import STOP_SECONDS, Server, wait_until
+from harness.process import STOP_SECONDS, wait_until
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_a_signal_ends_every_process(number, models, environ, logs):
-    config = ServerConfig("cycle-gqa", "DFLASH", 16)
-    server = Server(config.arguments(models[config.pair]), logs / f"{number.name}.log", environ)
+@pytest.mark.parametrize(
+    ("number", "config"),
+    [
+        (signal.SIGINT, ServerConfig("cycle-mla", "DFLASH")),
+        (signal.SIGTERM, ServerConfig("cycle-gqa", "DFLASH", 16)),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_a_signal_ends_every_process(number, config, pool):
+    server = pool.take(config)
     try:
-        server.wait_ready()
         assert len(server.members()) > 1
         request = {"text": "k", "sampling_params": {"max_new_tokens": 1900}}
 

@@ -49,6 +49,13 @@ class ServerPool:
         server.wait_ready()
         return server
 
+    def take(self, config: ServerConfig) -> Server:
+        """A healthy server that is the caller's from now on: for a test that ends it."""
+        server = self.get(config, ahead=False)
+        del self._running[config]
+        self._kept.discard(config)
+        return server
+
     def close(self) -> None:
         """Stop every server."""
         for config in list(self._running):

@@ -296,3 +296,16 @@ def test_server_info_has_the_state_of_ddtree(monkeypatch):
         state: dict = {}
         SchedulerInternalStateController._add_speculative(controller, state)
         assert state == expected
+
+
+def test_the_accept_threshold_cannot_be_relaxed_at_run_time():
+    from sglang.srt.managers.scheduler_components import internal_state
+
+    controller = internal_state.SchedulerInternalStateController(
+        SimpleNamespace(spec_algorithm=DDTREE), record_step_time=False
+    )
+    update = SimpleNamespace(server_args={"speculative_accept_threshold_single": 0.5})
+    assert controller.set_internal_state(update).updated is False
+    with pytest.raises(internal_state.UpdateRejected, match="DDTREE"):
+        controller._validate_accept_threshold("speculative_accept_threshold_acc", 0.9)
+    controller._validate_accept_threshold("speculative_accept_threshold_acc", 1.0)
