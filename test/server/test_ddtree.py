@@ -96,19 +96,6 @@ def test_no_more_steps_than_dflash(request, server, pool):
     assert tree_steps < chain_steps
 
 
-@servers(RANDOM, DEFAULT, CYCLE)
-def test_no_step_accepts_less_than_the_chain_would(server):
-    """On every state that the server has met, in thousands of steps; greedy and sampled."""
-    prompts = [prompt.ids for prompt in short_prompts()] * 2
-    for temperature in (0.0, 1.0):
-        generate_together(
-            server, prompts, MAX_RUNNING_REQUESTS, new_tokens=100, temperature=temperature, ignore_eos=True
-        )
-    check = ddtree_state(server)["chain_check"]
-    assert check["states"] > 2000
-    assert check["violations"] == 0
-
-
 def test_a_tree_that_cuts_the_chain_is_found_out(pool):
     """The same check where it must strike: blocks of seven are right, and the tree holds three of them."""
     server = pool.get(ServerConfig("cycle-mla", "DDTREE", budget=3), ahead=False)
@@ -367,3 +354,18 @@ def test_an_answer_reports_its_trees(server):
     text = httpx.get(f"{server.url}/metrics", timeout=REQUEST_SECONDS).text
     for name in ("spec_accepted_depth_bucket", "spec_tree_nodes", "spec_accept_rate"):
         assert f"sglang:{name}{{" in text
+
+
+@servers(RANDOM, DEFAULT, CYCLE)
+def test_no_step_accepts_less_than_the_chain_would(server):
+    """On every state that the server has met, thousands of them, greedy and sampled."""
+    prompts = [prompt.ids for prompt in short_prompts()]
+    for temperature in (1.0, 0.0) * 10:
+        generate_together(
+            server, prompts, MAX_RUNNING_REQUESTS, new_tokens=50, temperature=temperature, ignore_eos=True
+        )
+        check = ddtree_state(server)["chain_check"]
+        if check["states"] > 3000:
+            break
+    assert check["states"] > 3000
+    assert check["violations"] == 0
