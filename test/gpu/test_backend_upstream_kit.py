@@ -7,6 +7,7 @@ The kit's MLA cases run at the latent and rotary sizes of DeepSeek. Its trees ha
 from __future__ import annotations
 
 import random
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -64,9 +65,16 @@ def test_verify(case, topk, kind):
     verify.run_mla_eagle_verify_case(TESTCASE, case, topk=topk, spec_kind=kind, **SIZES)
 
 
+@pytest.fixture
+def contiguous(monkeypatch):
+    """The kit writes the committed rows of its graph cases to consecutive slots, so the batch must not have others."""
+    build = partial(kit.build_mla_attention_fixture, loc_layout="contiguous")
+    monkeypatch.setattr(verify, "build_mla_attention_fixture", build)
+
+
 @_named(VERIFY_CASES)
 @TREES
-def test_verify_under_a_graph(case, topk, kind):
+def test_verify_under_a_graph(contiguous, case, topk, kind):
     verify.run_mla_eagle_verify_cuda_graph_case(TESTCASE, case, topk=topk, spec_kind=kind, **SIZES)
 
 
@@ -89,6 +97,6 @@ def test_random_trees(random_trees, kind, page_size):
 
 @pytest.mark.parametrize("kind", ["eagle", "ngram"])
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_random_trees_under_a_graph(random_trees, kind, page_size):
+def test_random_trees_under_a_graph(contiguous, random_trees, kind, page_size):
     case = _verify_case(random_trees, (3, 15), page_size)
     verify.run_mla_eagle_verify_cuda_graph_case(TESTCASE, case, topk=2, spec_kind=kind, **SIZES)

@@ -179,11 +179,17 @@ def _step_metadata_kernel(
 
     num_pages = tl.cdiv(prefix + NUM_NODES, PAGE_SIZE)
     tokens = req_to_token + tl.load(req_pool_indices + request).to(tl.int64) * token_stride
-    for first in range(part * PAGES, num_pages, parts * PAGES):
-        page = first + tl.arange(0, PAGES)
+    pages = page_table + request * page_stride
+    lane = tl.arange(0, PAGES)
+    whole = num_pages // PAGES
+    # Without a mask, loads and stores are 16 bytes wide.
+    for block in range(part, whole, parts):
+        page = block * PAGES + lane
+        tl.store(pages + page, tl.load(tokens + page * PAGE_SIZE) // PAGE_SIZE)
+    if part == whole % parts:
+        page = whole * PAGES + lane
         inside = page < num_pages
-        slot = tl.load(tokens + page * PAGE_SIZE, mask=inside, other=0)
-        tl.store(page_table + request * page_stride + page, slot // PAGE_SIZE, mask=inside)
+        tl.store(pages + page, tl.load(tokens + page * PAGE_SIZE, mask=inside, other=0) // PAGE_SIZE, mask=inside)
 
     start = request * (NUM_NODES * NUM_NODES)
     stride = NUM_NODES
