@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/server_info`` without the keys that the server was started with: whoever may read it could else switch the server."""
+"""``/server_info`` without the keys that the server was started with: every reader could else switch the server."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 SECRET_ARGUMENTS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})
 REDACTED = "<redacted>"
 
-_ON_THE_COMMAND_LINE = re.compile(
-    r"(--(?:%s)(?:=|\s+))('[^']*'|\S+)" % "|".join(name.replace("_", "-") for name in sorted(SECRET_ARGUMENTS))
-)
+_FLAGS = "|".join(name.replace("_", "-") for name in sorted(SECRET_ARGUMENTS))
+_ON_THE_COMMAND_LINE = re.compile(rf"(--(?:{_FLAGS})(?:=|\s+))('[^']*'|\S+)")
 
 
 def without_keys(info: Any, name: str = "") -> Any:
-    """A copy of ``info``, dicts and lists all the way down, with the secret arguments' values replaced where they are set.
+    """A copy of ``info``, dicts and lists all the way down, without the values of secret arguments.
 
-    The rest of a copy is the same objects, and values that are not set stay None.
+    Values that are not set stay None.
     """
     if isinstance(info, dict):
         return {
