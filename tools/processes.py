@@ -64,9 +64,9 @@ class ProcessGroup:
         """Send a signal to the leader alone, as a terminal's user or a supervisor might."""
         self._process.send_signal(number)
 
-    def stop(self) -> None:
-        """End the group, SIGTERM first and SIGKILL for those that stay, and reap the leader."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+    def stop(self, at_once: bool = False) -> None:
+        """End the group, SIGTERM first (unless ``at_once``) and SIGKILL for those that stay, and reap the leader."""
+        for number in (signal.SIGKILL,) if at_once else (signal.SIGTERM, signal.SIGKILL):
             if not self.members():
                 break
             with suppress(ProcessLookupError, TimeoutError):

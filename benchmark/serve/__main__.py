@@ -12,9 +12,11 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmark.receipt import REPO, make_receipt, write_receipt
 from benchmark.serve import models, report
@@ -47,7 +49,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--draft-backends",
         nargs="+",
-        default=["triton", "flashinfer"],
+        default=["flashinfer", "triton"],
         help="attention backends of the draft; each is tried with the last of --backends; the fastest serves the rest",
     )
     parser.add_argument("--samples", type=int, default=12, help="of each figure; the median counts")
@@ -68,19 +70,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 class Bench:
-    """Servers measured one after the other; results gather in ``results``."""
+    """Servers measured one after the other; results gather in ``results``, which ``save`` writes after each server."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, save: Callable[[list[report.Result]], object]) -> None:
         self.args = args
         self.results: list[report.Result] = []
-        self._pair = (
-            ModelPair(args.model, args.draft) if args.model else models.ensure(args.work / "models")
-        )
+        self._save = save
+        self._pair = ModelPair(args.model, args.draft) if args.model else models.ensure(args.work / "models")
         self._more = shlex.split(args.server_args)
         self._environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
 
     def compare(self) -> None:
-        """Find the fastest draft backend, then measure every algorithm on every backend with it."""
+        """Every algorithm on every backend, the most telling first.
+
+        With several draft backends, the first algorithm is tried with each of
+        them on the last backend, and the fastest serves the rest.
+        """
         widths = {"DFLASH": self.args.block_size, "DDTREE": self.args.budget}
         first, subject = self.args.algorithms[0], self.args.backends[-1]
         self._run([ServeConfig(first, subject, draft, widths[first]) for draft in self.args.draft_backends])
@@ -88,37 +93,44 @@ class Bench:
         _say(f"draft attention: {draft} is the fastest of {', '.join(self.args.draft_backends)}")
         rest = [
             ServeConfig(algorithm, backend, draft, widths[algorithm])
-            for backend in reversed(self.args.backends)
             for algorithm in self.args.algorithms
+            for backend in reversed(self.args.backends)
         ]
         self._run([config for config in rest if (config.algorithm, config.backend) != (first, subject)])
 
     def _run(self, configs: list[ServeConfig]) -> None:
         together = self.args.start_together
         for first in range(0, len(configs), together):
-            group = configs[first : first + together]
-            servers = {config: self._start(config) for config in group}
+            servers = {config: self._start(config) for config in configs[first : first + together]}
             try:
+                # A start takes many cores, which would be missed by a server that is measured.
+                ready = {config: self._wait_ready(config, server) for config, server in servers.items()}
                 for config, server in servers.items():
-                    self._measure(config, server)
-                    server.stop()
+                    if ready[config]:
+                        self._measure(config, server)
+                    server.stop(at_once=True)
+                    self._save(self.results)
             finally:
                 for server in servers.values():
-                    server.stop()
+                    server.stop(at_once=True)
 
     def _start(self, config: ServeConfig) -> Server:
         arguments = config.arguments(self._pair, max(self.args.contexts), self._more)
         return Server(arguments, log_path(self.args.work / "logs", config), self._environ)
 
-    def _measure(self, config: ServeConfig, server: Server) -> None:
+    def _wait_ready(self, config: ServeConfig, server: Server) -> bool:
         begun = time.monotonic()
         try:
             server.wait_ready()
         except ServerDied as error:
             _say(f"{config.label}: {error}")
             self._note(config, [{"context": c, "error": _reason(error)} for c in self.args.contexts])
-            return
+            return False
         _say(f"{config.label}: ready, waited {time.monotonic() - begun:.0f} s")
+        return True
+
+    def _measure(self, config: ServeConfig, server: Server) -> None:
+        _say(config.label)
         for context in self.args.contexts:
             self._note(config, [{"context": context} | self._figures(config, server, context)])
 
@@ -163,7 +175,7 @@ def main(arguments: Sequence[str]) -> int:
     """Returns 1 if a figure is missing. Interrupted, it writes what it has."""
     args = parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    bench = Bench(args)
+    bench = Bench(args, partial(write_receipt_of, args))
     try:
         bench.compare()
     finally:
@@ -172,8 +184,8 @@ def main(arguments: Sequence[str]) -> int:
     return int(any("error" in r for r in bench.results))
 
 
-def write(args: argparse.Namespace, results: list[report.Result]) -> None:
-    """Tables, plots and receipt under ``args.out``."""
+def write_receipt_of(args: argparse.Namespace, results: list[report.Result]) -> tuple[dict[str, Any], Path]:
+    """Writes the receipt under ``args.out``; returns it, and its path without the suffix."""
     config = {
         "batch": 1,
         "draft_backends_tried": args.draft_backends,
@@ -184,20 +196,25 @@ def write(args: argparse.Namespace, results: list[report.Result]) -> None:
     }
     sources = [*Path(__file__).parent.glob("*.py"), *(REPO / "python" / "sglang").rglob("*.py")]
     receipt = make_receipt("bench_serve", results, config=config, sources=sources)
-    gpu = str(receipt["host"]["gpu"])
-    stem = f"serve-{gpu.replace(' ', '-')}"
-    write_receipt(args.out / f"{stem}.json", receipt)
+    stem = args.out / f"serve-{str(receipt['host']['gpu']).replace(' ', '-')}"
+    write_receipt(stem.with_suffix(".json"), receipt)
+    return receipt, stem
+
+
+def write(args: argparse.Namespace, results: list[report.Result]) -> None:
+    """Tables, plots and receipt under ``args.out``."""
+    receipt, stem = write_receipt_of(args, results)
     tables = [report.step_table(results)]
     if args.profile:
         tables.append(report.profile_table(results))
-    (args.out / f"{stem}.md").write_text("\n\n".join(tables) + "\n")
+    stem.with_suffix(".md").write_text("\n\n".join(tables) + "\n")
     _say("\n\n".join(tables))
     try:
         from benchmark.serve.plots import draw
     except ModuleNotFoundError as error:
-        _say(f"no plots, {error.name} is not installed; later: python -m benchmark.serve.plots {stem}.json")
+        _say(f"no plots, {error.name} is not installed; later: python -m benchmark.serve.plots {stem.name}.json")
         return
-    draw(receipt, args.out / stem)
+    draw(receipt, stem)
 
 
 if __name__ == "__main__":

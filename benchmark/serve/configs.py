@@ -52,7 +52,6 @@ class ServeConfig:
             *("--cuda-graph-bs-decode", "1"),
             # The prefill's graphs take a minute to capture and no part in a decode step.
             "--disable-prefill-cuda-graph",
-            "--enable-metrics",
             *more,
         ]
 
