@@ -21,6 +21,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.test.kits.attention_unittest.attention_methods import mla_attention as kit
 from sglang.test.kits.attention_unittest.runner_modes import cuda_graph_decode_runner as decode
 from sglang.test.kits.attention_unittest.runner_modes import speculative_target_verify_runner as verify
+from sglang.test.kits.attention_unittest.runner_modes import split_op_runner as prefill_graph
 
 CASES = kit.make_mla_cases("ddtree_sm120")
 SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE, "dtype": torch.bfloat16}
@@ -69,7 +70,18 @@ def test_verify(case, topk, kind):
 def contiguous(monkeypatch):
     """The kit writes the committed rows of its graph cases to consecutive slots, so the batch must not have others."""
     build = partial(kit.build_mla_attention_fixture, loc_layout="contiguous")
-    monkeypatch.setattr(verify, "build_mla_attention_fixture", build)
+    for runner in (verify, prefill_graph):
+        monkeypatch.setattr(runner, "build_mla_attention_fixture", build)
+
+
+@_named([case for case in CASES if not case.forward_mode.is_decode()])
+@pytest.mark.parametrize("breakable", [True, False])
+def test_prefill_inside_a_graph(contiguous, case, breakable):
+    """Captured prefill, which is SGLang's default on CUDA, padded by five tokens."""
+    tokens = case.num_input_tokens + 5
+    prefill_graph.run_mla_split_op_extend_case(
+        TESTCASE, case, breakable=breakable, static_num_tokens=tokens, **SIZES
+    )
 
 
 @_named(VERIFY_CASES)
