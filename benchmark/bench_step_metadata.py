@@ -3,9 +3,9 @@
 
     python -m benchmark.bench_step_metadata [--out DIR]
 
-Random page numbers; lengths all equal to the context. A reading is the time of a CUDA graph of 20 launches over 20, so launches
-follow each other and find their tables in the L2. Each result is compared with indexing by torch first. Fails when a
-limit is passed.
+Random page numbers; lengths all equal to the context. A reading is the time of a CUDA graph of 20 launches over 20, so
+launches follow each other and find in the L2 what fits there. Each result is compared with indexing by torch first.
+Fails when a limit is passed.
 
 A result of the receipt: batch, nodes, context, page_size, layout, median_us, readings_us, host_us (median time that the
 call takes on the host), limit_us where there is one.
@@ -105,14 +105,17 @@ def main() -> int:
     for case in CASES:
         results.append(measure(*case))
         shown = {key: value for key, value in results[-1].items() if key != "readings_us"}
-        print(" ".join(f"{key} {value:.1f}" if isinstance(value, float) else f"{key} {value}" for key, value in shown.items()))
+        print(
+            " ".join(f"{key} {round(value, 1) if isinstance(value, float) else value}" for key, value in shown.items())
+        )
     gpu = torch.cuda.get_device_name(0).replace(" ", "-")
     config = {"row": ROW, "launches": LAUNCHES}
     receipt = make_receipt("bench_step_metadata", results, config=config, sources=[KERNEL, Path(__file__)])
     write_receipt(out / f"step_metadata-{gpu}.json", receipt)
     missed = [result for result in results if result["median_us"] > result.get("limit_us", float("inf"))]
     for result in missed:
-        print(f"over the limit: {result['layout']} batch {result['batch']} context {result['context']}", file=sys.stderr)
+        case = f"{result['layout']}, batch {result['batch']}, context {result['context']}"
+        print(f"over the limit: {case}", file=sys.stderr)
     return bool(missed)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ddtree_sm120`` on a GPU, eager and under CUDA graphs, against dense float64 attention and SGLang's Triton backend."""
+"""``ddtree_sm120`` on a GPU, eager and under graphs, against dense float64 attention and SGLang's Triton backend."""
 
 from __future__ import annotations
 
@@ -201,7 +201,11 @@ def test_beside_triton(page_size, with_trees):
     case = kit.MLAAttentionCase("triton", "triton", VERIFY, heads, page_size, prefix, (num_nodes,) * 4)
     slots = [own.tolist() for own in requests.slots]
     batch = kit._make_forward_batch(
-        case, layer.runner, max_context_len=2048, device="cuda", loc_fn=lambda request, position: slots[request][position]
+        case,
+        layer.runner,
+        max_context_len=2048,
+        device="cuda",
+        loc_fn=lambda request, position: slots[request][position],
     )
     _prepare_target_verify_batch(batch, case, "cuda")
     batch.spec_info = DFlashVerifyInput(

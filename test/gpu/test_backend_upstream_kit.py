@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's own test kit of attention backends, with ``ddtree_sm120`` in place of the backend that it names.
 
-The kit's MLA cases run at the latent and rotary sizes of DeepSeek. Its trees have three nodes; here they are random too.
+The kit's MLA cases run at the latent and rotary sizes of DeepSeek. Its trees have three nodes; here they are random
+too.
 """
 
 from __future__ import annotations
@@ -79,9 +80,7 @@ def contiguous(monkeypatch):
 def test_prefill_inside_a_graph(contiguous, case, breakable):
     """Captured prefill, which is SGLang's default on CUDA, padded by five tokens."""
     tokens = case.num_input_tokens + 5
-    prefill_graph.run_mla_split_op_extend_case(
-        TESTCASE, case, breakable=breakable, static_num_tokens=tokens, **SIZES
-    )
+    prefill_graph.run_mla_split_op_extend_case(TESTCASE, case, breakable=breakable, static_num_tokens=tokens, **SIZES)
 
 
 @_named(VERIFY_CASES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way of decoding that SGLang has over ``ddtree_sm120``: none, NGRAM, EAGLE with chains and trees, split backends.
+"""Other ways of decoding over ``ddtree_sm120``: no speculation, NGRAM, EAGLE with chains and trees, split backends.
 
 The target leaves no choice to rounding, so every token is known beforehand.
 """
@@ -17,6 +17,7 @@ from gpu_harness.eagle_draft import ensure_eagle_draft
 from gpu_harness.requests import Request, ask_together
 from harness.generate import REQUEST_SECONDS
 from harness.prompts import all_prompts, walk
+
 from tools.tiny_models import ModelPair
 
 
@@ -39,12 +40,12 @@ def _eagle(topk: int, nodes: int, page_size: int) -> AlgorithmConfig:
     return AlgorithmConfig("cycle-mla", "EAGLE", options=(*tree.split(), "--page-size", str(page_size)))
 
 
-SPLIT = "--prefill-attention-backend triton --decode-attention-backend ddtree_sm120"
+SPLIT = ("--prefill-attention-backend", "triton", "--decode-attention-backend", "ddtree_sm120")
 SPECULATIVE = [
     _eagle(1, 4, page_size=16),
     _eagle(4, 8, page_size=1),
     AlgorithmConfig("cycle-mla", "NGRAM", options=("--page-size", "16")),
-    AlgorithmConfig("cycle-mla", "DDTREE", options=(*SPLIT.split(), "--page-size", "64")),
+    AlgorithmConfig("cycle-mla", "DDTREE", options=(*SPLIT, "--page-size", "64")),
 ]
 CONFIGS = [*SPECULATIVE, AlgorithmConfig("cycle-mla", None, options=("--page-size", "64"))]
 servers = pytest.mark.parametrize("server", CONFIGS, indirect=True, ids=str)
@@ -74,5 +75,5 @@ def test_server_info_says_what_runs(server, request):
     info = httpx.get(f"{server.url}/server_info", timeout=REQUEST_SECONDS).json()
     described = info["internal_states"][0]["ddtree_sm120"]
     assert described["decode_and_verify"] == "mla_tree_verify (CUDA)"
-    split = SPLIT.split()[0] in request.node.callspec.params["server"].options
+    split = SPLIT[0] in request.node.callspec.params["server"].options
     assert ("prefill" in described) is not split

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An EAGLE draft for the cycle targets: its best token is the target's own next one.
 
-``fc`` passes the embedding of the last token on and drops the target's features, and its only layer adds nothing, so the
-target's head, which EAGLE shares, names the successor. The other branches of a tree are wrong.
+``fc`` passes the embedding of the last token on and drops the target's features, and its only layer adds nothing, so
+the target's head, which EAGLE shares, names the successor. The other branches of a tree are wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+
 from tools.tiny_models.catalog import Checkpoint, ensure_checkpoint
 from tools.tiny_models.checkpoint import DTYPE, Weights
 from tools.tiny_models.targets import HIDDEN, base_config

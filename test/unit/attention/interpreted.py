@@ -23,7 +23,7 @@ def start() -> None:
 
 
 def step_metadata(max_batch: int, max_nodes: int, max_pages: int, batch: int, num_nodes: int, **arguments) -> dict:
-    """Run ``write_step_metadata`` on buffers full of a marker; returns them whole, and the words as the step sees them."""
+    """Run ``write_step_metadata`` on buffers full of a marker; returns them whole, and the step's words."""
     from sglang.srt.layers.attention.ddtree_sm120.step_metadata import StepBuffers, write_step_metadata
 
     buffers = StepBuffers(max_batch, max_nodes, max_pages, "cpu")
@@ -91,8 +91,13 @@ def _forward(step, backend, batch, padding: int = 0) -> torch.Tensor:
     batch.out_cache_loc = padded(batch.out_cache_loc)
     q = padded(step.q)
     out = backend.forward(
-        q[..., :latent], keys[..., :latent], keys[..., :latent], step.layer(), batch,
-        q_rope=q[..., latent:], k_rope=keys[..., latent:],
+        q[..., :latent],
+        keys[..., :latent],
+        keys[..., :latent],
+        step.layer(),
+        batch,
+        q_rope=q[..., latent:],
+        k_rope=keys[..., latent:],
     )
     return out.view(-1, step.heads.query, latent).double()
 

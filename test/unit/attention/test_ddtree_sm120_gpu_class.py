@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU backend's own logic, on CPU tensors. On a GPU, ``test/gpu/test_backend_mla.py`` runs the kernels themselves."""
+"""The GPU backend's own logic, on CPU tensors. ``test/gpu/test_backend_mla.py`` runs the kernels, on a GPU."""
 
 from __future__ import annotations
 
@@ -208,5 +208,3 @@ def test_eager_buffers_grow_with_the_batch():
     assert first is not backend._buffers_for_eager(5, 4)
     backend.init_cuda_graph_state(8, 8 * 4)
     assert backend._buffers_for_eager(8, 4) is backend._graph_buffers
-
-

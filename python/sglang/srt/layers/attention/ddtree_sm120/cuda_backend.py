@@ -177,9 +177,7 @@ class DDTreeSM120AttnBackend(AttentionBackend):
     def _make_buffers(self, max_batch: int, max_nodes: int) -> StepBuffers:
         max_pages = -(-self.req_to_token_pool.req_to_token.shape[1] // self.page_size)
         buffers = StepBuffers(max_batch, max_nodes, max_pages, self.device)
-        logger.info(
-            "ddtree_sm120: step buffers for %d requests, %.1f MiB", max_batch, buffers.num_bytes / 2**20
-        )
+        logger.info("ddtree_sm120: step buffers for %d requests, %.1f MiB", max_batch, buffers.num_bytes / 2**20)
         return buffers
 
     def _buffers_for_eager(self, batch: int, nodes: int) -> StepBuffers:
@@ -233,7 +231,8 @@ class DDTreeSM120AttnBackend(AttentionBackend):
 
         Args:
             q: ``[T, H * 576]``, or with ``q_rope`` the latent part ``[T, H, 512]``.
-            k, v: ``[T, 1, 576]`` and ``[T, 1, 512]``, or with ``k_rope`` both the latent part; None when stored already.
+            k, v: ``[T, 1, 576]`` and ``[T, 1, 512]``, or with ``k_rope`` both the latent part; None when they are
+                stored already.
             q_rope, k_rope (keywords): ``[T, H, 64]``, ``[T, 1, 64]``.
 
         Returns:
@@ -243,7 +242,9 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         if mode.is_target_verify():
             return self._verify_ours(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         if mode.is_draft_extend_v2():
-            raise NotImplementedError("ddtree_sm120 does not draft on a GPU; choose --speculative-draft-attention-backend")
+            raise NotImplementedError(
+                "ddtree_sm120 does not draft on a GPU; choose --speculative-draft-attention-backend"
+            )
         return self._prefill(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
 
     def _verify_ours(

@@ -48,8 +48,8 @@ def resolve_beside(server_args: ServerArgs) -> None:
         return
     if cfg.speculative_draft_attention_backend == _NAME:
         raise LaunchError(
-            "--speculative-draft-attention-backend ddtree_sm120: it does not draft on a GPU, where it has no kernel for "
-            "GQA layers. Leave the flag out, or set it to flashinfer or triton."
+            "--speculative-draft-attention-backend ddtree_sm120: it does not draft on a GPU, where it has no kernel "
+            "for GQA layers. Leave the flag out, or set it to flashinfer or triton."
         )
     prefill, decode = attention_backends_of(resolved_view(server_args))
     if cfg.speculative_algorithm is None or _NAME not in (prefill, decode):

@@ -31,9 +31,7 @@ def mask_source(spec_info: SpecInput, verify_mask: VerifyMask | None) -> tuple[M
         NotImplementedError: a declared layout that is not read, or requests with windows of different lengths.
     """
     if getattr(spec_info, "ragged_verify_layout", None) is not None:
-        raise NotImplementedError(
-            "ddtree_sm120 verifies windows of one length; set SGLANG_RAGGED_VERIFY_MODE=static"
-        )
+        raise NotImplementedError("ddtree_sm120 verifies windows of one length; set SGLANG_RAGGED_VERIFY_MODE=static")
     words = getattr(spec_info, "mask_words", None)
     if words is not None:
         return MaskLayout.WORDS, _checked_words(words, int(spec_info.draft_token_num))

@@ -51,19 +51,20 @@ def package_is_installed() -> bool:
 
 
 def unmet(demands: Demands) -> str | None:
-    """The first demand that the backend cannot meet, as a sentence with the flag and the remedy; None if it meets all."""
+    """The first demand that the backend cannot meet, as a clause with the flag and the remedy; None if it meets all."""
     return next(_unmet(demands), None)
 
 
 def _unmet(d: Demands):
     if not package_is_installed():
         yield (
-            "it needs the package sglang-kernel-ddtree, which is not installed: run `make kernel-install` in a checkout "
-            "or install the wheel of this release"
+            "it needs the package sglang-kernel-ddtree, which is not installed: run `make kernel-install` in a "
+            "checkout or install the wheel of this release"
         )
     if d.drafts:
         yield (
-            "it does not draft on a GPU: leave --speculative-draft-attention-backend out, or set it to flashinfer or triton"
+            "it does not draft on a GPU: leave --speculative-draft-attention-backend out, or set it to flashinfer or "
+            "triton"
         )
     if not d.is_mla:
         yield "MLA models only, choose --attention-backend triton"

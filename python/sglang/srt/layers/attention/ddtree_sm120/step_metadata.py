@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the CUDA kernels read of a step, prepared by one launch.
 
-Page numbers, lengths and mask words are copied out of the scheduler's tables, so that nothing of theirs is read once the
-launch is done: the scheduler may rewrite a row while the layers still run.
+Page numbers, lengths and mask words are copied out of the scheduler's tables, so that nothing of theirs is read once
+the launch is done: the scheduler may rewrite a row while the layers still run.
 """
 
 from __future__ import annotations
