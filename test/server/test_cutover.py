@@ -155,6 +155,14 @@ def test_wrong_key(off, run):
 
 @pytest.mark.long
 @servers(SWITCHED)
+def test_no_key_is_told(server):
+    """The arguments, the command line, and the schedulers' states, which have all arguments once more."""
+    told = httpx.get(f"{server.url}/server_info", timeout=30).text
+    assert KEY not in told and told.count("<redacted>") >= 2
+
+
+@pytest.mark.long
+@servers(SWITCHED)
 def test_too_slow(off, run, state):
     done = run(off.url, "cutover", "--to", "on", *SMALL, "--min-speed-ratio", "100")
     assert done.returncode == 1 and "too slow" in record(state)["reason"]
