@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sglang_ddtree.commands import cutover, health, rollback, status
+from sglang_ddtree.commands.common import DEFAULT_UNIT
 from sglang_ddtree.errors import Failed, Interrupted, Refused, ServerError
 from sglang_ddtree.journal import default_folder
 from sglang_ddtree.judge import Limits
 from sglang_ddtree.settings import AUTO, LIVE, MIN_SPEED_RATIO, MODES, RESTART
 
 URL = "http://127.0.0.1:30000"
-UNIT = "sglang-ddtree.service"
 
 EXIT_STATUSES = (
     "Exit status: 0 done; 1 it failed and the service is back in its old mode; 2 refused, nothing was changed; "
@@ -177,7 +177,7 @@ def _add_state(command: argparse.ArgumentParser) -> None:
 
 def _add_restart(command: argparse.ArgumentParser) -> None:
     how = command.add_mutually_exclusive_group()
-    how.add_argument("--unit", metavar="NAME", help=f"systemd unit to restart (default: {UNIT}, if it is there)")
+    how.add_argument("--unit", metavar="NAME", help=f"systemd unit to restart (default: {DEFAULT_UNIT})")
     how.add_argument(
         "--restart-command",
         metavar="COMMAND",
