@@ -2,7 +2,9 @@
 # `make help` lists what there is. Everything happens in .venv, which is made on first use and kept up to date by hashes of its inputs.
 
 PYTHON  ?= python3
-VENV    := .venv
+# UPSTREAM names a supported release in place of the pinned one; it has an environment of its own.
+UPSTREAM ?=
+VENV    := .venv$(UPSTREAM:%=-%)
 PY      := $(VENV)/bin/python
 FLAVOUR ?= auto
 MODEL   ?=
@@ -11,6 +13,9 @@ PORT    ?= 30000
 ARGS    ?=
 TESTS   ?= test
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+ifdef UPSTREAM
+export FORK_UPSTREAM = $(UPSTREAM)
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve test test-long test-gpu test-gpu-server bench-serve bench-step-metadata wheel check lint check-cuda-deps doctor clean
@@ -71,7 +76,7 @@ wheel: $(VENV)/.tools ## the fork's wheel, in dist/
 	@$(PY) -m fork build
 
 check: $(VENV)/.tools ## do all patches still apply? (UPSTREAM=version: to that release)
-	@$(PY) -m fork check $(if $(UPSTREAM),--upstream $(UPSTREAM))
+	@$(PY) -m fork check
 
 lint: $(VENV)/.lint ## ruff, and mypy on fork/ and the cutover tool
 	@$(PY) -m ruff check fork python/sglang_ddtree docker deploy test/unit/fork test/unit/cutover test/unit/service

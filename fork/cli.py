@@ -152,7 +152,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _pin(arguments: argparse.Namespace) -> int:
     from fork import pin
 
-    print(pin.hashes(configuration.load(), arguments.version))
+    print(pin.table(arguments.version, pin.hashes(configuration.load(), arguments.version)))
     return 0
 
 

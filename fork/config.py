@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fork.errors import ForkError
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Names a release in place of the pinned one, also for `pip install .` and the tests.
+UPSTREAM_VARIABLE = "FORK_UPSTREAM"
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class Config:
     root: Path
     name: str
     version: str
+    """The release that is carried: the pinned one, unless the user names another."""
+    pinned: str
+    supported: tuple[str, ...]
+    """Releases, the oldest first, on which everything must work."""
     revision: int
     hashes: dict[str, dict[str, str]]
     """sha256 of each wheel file, by release and file name."""
@@ -33,13 +40,18 @@ class Config:
     scripts: dict[str, str]
     """Commands of ours: what each runs, as ``module:function``."""
     base_requires: tuple[str, ...]
+    """What runs on a CPU needs; a name alone takes the range that upstream gives it."""
     cpu_pins: tuple[str, ...]
     kernel: str
-    """The requirement of upstream's own list that brings its GPU kernels."""
+    """The package of upstream's own list that brings its GPU kernels."""
 
     @property
     def fork_version(self) -> str:
         return f"{self.version}+ddtree.{self.revision}"
+
+    def at(self, version: str) -> Config:
+        """The same fork carried by another release."""
+        return replace(self, version=version)
 
     @property
     def patches(self) -> Path:
@@ -55,9 +67,10 @@ def load(root: Path = ROOT) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ForkError(f"{path}: not valid TOML: {error}") from error
     try:
-        return _config(root, data)
+        config = _config(root, data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ForkError(f"{path}: a key is missing or has the wrong type: {error}") from error
+    return config.at(os.environ.get(UPSTREAM_VARIABLE) or config.pinned)
 
 
 def _config(root: Path, data: dict[str, Any]) -> Config:
@@ -66,6 +79,8 @@ def _config(root: Path, data: dict[str, Any]) -> Config:
         root=root,
         name=upstream["name"],
         version=upstream["version"],
+        pinned=upstream["version"],
+        supported=tuple(upstream["supported"]),
         revision=int(upstream["revision"]),
         hashes={version: dict(files) for version, files in data["sha256"].items()},
         trees=tuple(AddedTree(root / tree["from"], tree["to"].rstrip("/")) for tree in data["added"]),

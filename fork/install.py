@@ -32,6 +32,7 @@ def install(config: Config, flavour: str) -> None:
     stamp = Path(sysconfig.get_path("purelib")) / ".sglang-ddtree.json"
     wanted = {
         "flavour": flavour,
+        "upstream": config.version,
         "requirements": _digest([config.root / "upstream.toml"]),
         "inputs": _digest(_inputs(config)),
     }

@@ -8,6 +8,7 @@ import configparser
 import io
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import NormalizedName, canonicalize_name
 
 from fork.config import Config
 from fork.errors import ForkError
@@ -21,7 +22,8 @@ def rewrite(text: str, config: Config, license_files: tuple[str, ...] = ()) -> s
     headers, blank, description = text.partition("\n\n")
     fields = _fields(headers)
     base = [value for name, value in fields if name == "Requires-Dist" and not _is_extra(value)]
-    if Requirement(config.kernel) not in [Requirement(value) for value in base]:
+    theirs = {canonicalize_name(need.name): need for need in map(Requirement, base)}
+    if canonicalize_name(config.kernel) not in theirs:
         raise ForkError(
             f"upstream.toml says that the extra {CUDA} holds {config.kernel}, but upstream does not require that"
         )
@@ -35,7 +37,7 @@ def rewrite(text: str, config: Config, license_files: tuple[str, ...] = ()) -> s
     last_license = max((i for i, (name, _) in enumerate(kept) if name == "License-File"), default=len(kept) - 1)
     kept[last_license + 1 : last_license + 1] = [("License-File", file) for file in license_files]
     first_extra = next((i for i, (name, _) in enumerate(kept) if name == "Provides-Extra"), len(kept))
-    ours = [("Requires-Dist", _checked(requirement)) for requirement in config.base_requires]
+    ours = [("Requires-Dist", _ranged(requirement, theirs)) for requirement in config.base_requires]
     cuda = [("Provides-Extra", CUDA), *(("Requires-Dist", _for_extra(value)) for value in base)]
     kept[first_extra:first_extra] = [*ours, *cuda]
     return "\n".join(f"{name}: {value}" for name, value in kept) + blank + description
@@ -79,9 +81,13 @@ def _for_extra(requirement: str) -> str:
     return f"{base.strip()}; ({marker.strip()}) and {condition}" if marker.strip() else f"{base.strip()}; {condition}"
 
 
-def _checked(requirement: str) -> str:
+def _ranged(requirement: str, theirs: dict[NormalizedName, Requirement]) -> str:
+    """``requirement``, with upstream's range where it is a name alone."""
     try:
-        Requirement(requirement)
+        ours = Requirement(requirement)
     except InvalidRequirement as error:
         raise ForkError(f"upstream.toml: {requirement!r} is not a requirement: {error}") from error
-    return requirement
+    need = theirs.get(canonicalize_name(ours.name))
+    if requirement != ours.name or need is None:
+        return requirement
+    return f"{requirement}{need.specifier}"

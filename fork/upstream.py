@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -139,35 +140,31 @@ def _download(config: Config, version: str, file: str, expected: str, path: Path
         os.replace(fetched, path)
 
 
-def pip_download(requirement: str, folder: Path, *options: str) -> None:
-    """Runs ``pip download`` with the user's own pip configuration; no dependencies, wheels only."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-cache-dir",
-        "--retries",
-        "2",
-        "--timeout",
-        "30",
-    ]
-    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *options, requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def pip_download(requirement: str, folder: Path) -> None:
+    """Fetches the wheel of ``requirement`` for this interpreter into ``folder``, without dependencies."""
+    run_pip(requirement, "download", "--no-cache-dir", "--dest", str(folder))
+
+
+def run_pip(requirement: str, command: str, *options: str) -> str:
+    """What pip says on its standard output, run with the user's own configuration: wheels only, no dependencies.
+
+    Raises ForkError, one line, with the remedy where there is one.
+    """
+    line = [sys.executable, "-m", "pip", command, "--quiet", "--disable-pip-version-check"]
+    line += ["--retries", "2", "--timeout", "30", "--no-deps", "--only-binary", ":all:", *options, requirement]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return
+        return done.stdout
     said = done.stdout + done.stderr
     if "No module named pip" in said:
         raise ForkError(f"{sys.executable} has no pip, which fetches upstream's wheel; `python -m ensurepip` brings it")
     if "No space left" in said or "Disk quota" in said:
-        raise ForkError(f"no space left for {requirement} in {folder.parent}")
+        raise ForkError(f"no space left for {requirement} in {tempfile.gettempdir()} or {cache_folder()}")
     if any(sign in said for sign in _NETWORK_SIGNS):
         raise ForkError(
             f"{requirement} cannot be fetched: no network, or the registry that pip is set to does not answer"
         )
-    errors = [line for line in said.splitlines() if line.startswith("ERROR:")]
+    errors = [re.sub(r"from versions: .*, (?=.*, )", "newest: ", line) for line in said.splitlines() if line[:6] == "ERROR:"]
     raise ForkError(
         f"{requirement} cannot be fetched: {errors[0][6:].strip() if errors else said.strip()[-300:] or 'pip failed'}"
     )

@@ -9,15 +9,13 @@ from types import SimpleNamespace
 import pytest
 import sglang  # noqa: F401  first, for the CPU engine
 import torch
-from sglang.kernels.ops.sampling import renorm
-from sglang.kernels.ops.speculative import verify_sampling
 from sglang.srt.arg_groups.model_override_base import resolved_view
 from sglang.srt.mem_cache import allocation
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.models import dflash
 from sglang.srt.server_args import prepare_server_args
-from sglang.srt.speculative import eagle_utils
+from sglang.srt.speculative import dflash_utils, eagle_utils
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 
 LLAMA = {
@@ -179,14 +177,14 @@ def test_last_loc_on_a_cpu(monkeypatch):
 
 
 def test_tree_sampler_is_bound():
-    assert verify_sampling.tree_speculative_sampling_target_only is not None
-    assert eagle_utils.tree_speculative_sampling_target_only is verify_sampling.tree_speculative_sampling_target_only
+    assert dflash_utils.tree_speculative_sampling_target_only is not None
+    assert dflash_utils.is_dflash_sampling_verify_available()
 
 
 def test_probability_filters_are_bound():
     probs = torch.tensor([[0.1, 0.2, 0.7]])
-    torch.testing.assert_close(renorm.top_k_renorm_prob(probs, torch.tensor([2])), torch.tensor([[0.0, 2 / 9, 7 / 9]]))
-    torch.testing.assert_close(renorm.top_p_renorm_prob(probs, torch.tensor([0.5])), torch.tensor([[0.0, 0.0, 1.0]]))
+    torch.testing.assert_close(dflash_utils.top_k_renorm_prob(probs, torch.tensor([2])), torch.tensor([[0.0, 2 / 9, 7 / 9]]))
+    torch.testing.assert_close(dflash_utils.top_p_renorm_prob(probs, torch.tensor([0.5])), torch.tensor([[0.0, 0.0, 1.0]]))
 
 
 @pytest.fixture

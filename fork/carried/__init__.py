@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of the fork tool that goes into the wheel, as ``sglang._fork``. Needs the standard library only."""
