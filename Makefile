@@ -18,7 +18,7 @@ export FORK_UPSTREAM = $(UPSTREAM)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-long test-gpu test-gpu-server bench-serve bench-step-metadata wheel check lint check-cuda-deps doctor clean
+.PHONY: help install serve test test-long test-gpu test-gpu-server bench-serve bench-step-metadata wheel check check-upstream lint check-cuda-deps doctor clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ wheel: $(VENV)/.tools ## the fork's wheel, in dist/
 
 check: $(VENV)/.tools ## do all patches still apply? (UPSTREAM=version: to that release)
 	@$(PY) -m fork check
+
+check-upstream: $(VENV)/.tools ## patches and symbols on 0.5.20 to 0.5.23 in one table; fails if a supported release does
+	@$(PY) -m fork matrix
 
 lint: $(VENV)/.lint ## ruff, and mypy on fork/ and the cutover tool
 	@$(PY) -m ruff check fork python/sglang_ddtree docker deploy test/unit/fork test/unit/cutover test/unit/service

@@ -22,24 +22,27 @@ _MARK = "# Modified by sglang-ddtree, see sglang/_ddtree_manifest.json: "
 
 @dataclass
 class Outcome:
-    """What one patch did: the files it changed, or why it could not."""
+    """What one patch did: the files it changed, or why it could not. ``failed`` holds the error of each edit that found
+    no place, by its number; the first of them is ``error``."""
 
     patch: Patch
     files: list[str] = field(default_factory=list)
     edits: int = 0
     skipped: int = 0
     error: ForkError | None = None
+    failed: dict[int, EditError] = field(default_factory=dict)
 
 
 @dataclass
 class Tree:
     """The effect on upstream: the new text of each edited file, with the patches that edited it, and the
-    content of each added one."""
+    content of each added one. ``originals`` are the files that edits went to, as upstream has them, parsed."""
 
     edited: dict[str, bytes] = field(default_factory=dict)
     edited_by: dict[str, list[str]] = field(default_factory=dict)
     added: dict[str, bytes] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
+    originals: dict[str, cst.Module] = field(default_factory=dict)
 
     @property
     def errors(self) -> list[ForkError]:
@@ -55,18 +58,19 @@ class Sources:
     def __init__(self, upstream: Mapping[str, bytes]):
         self.upstream = upstream
         self.modules: dict[str, cst.Module] = {}
+        self.originals: dict[str, cst.Module] = {}
         self.marked: set[str] = set()
 
     def module(self, file: str) -> cst.Module:
         if file not in self.modules:
             if file not in self.upstream:
                 near = get_close_matches(file, list(self.upstream), n=3, cutoff=0.7)
-                raise EditError(file, "upstream has no such file", candidates=tuple(near))
+                raise EditError(file, "upstream has no such file", candidates=tuple(near), kind="gone")
             original = self.upstream[file].decode("utf-8")
             text = _without_mark(original)
             if text != original:
                 self.marked.add(file)
-            self.modules[file] = cst.parse_module(text)
+            self.modules[file] = self.originals[file] = cst.parse_module(text)
         return self.modules[file]
 
 
@@ -83,7 +87,7 @@ def apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: s
 
 def _apply_series(upstream: Mapping[str, bytes], patches: list[Patch], version: str, *, check_each: bool) -> Tree:
     sources = Sources(upstream)
-    tree = Tree()
+    tree = Tree(originals=sources.originals)
     for patch in patches:
         outcome = Outcome(patch)
         tree.outcomes.append(outcome)
@@ -136,8 +140,11 @@ def _apply_patch(patch: Patch, sources: Sources, version: str, outcome: Outcome)
             put(edit.file, context.module)
         except EditError as error:
             error.patch, error.index = patch.name, index
-            raise
-        outcome.edits += 1
+            outcome.failed[index] = error  # and on to the next: a report is of use when it is whole
+        else:
+            outcome.edits += 1
+    if outcome.failed:
+        raise next(iter(outcome.failed.values()))
 
 
 def _check(file: str, text: str, patch: Patch) -> None:

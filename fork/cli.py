@@ -67,11 +67,21 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--upstream", metavar="VERSION", help="against this release (default: the pinned one)")
     check.set_defaults(run=_check)
 
+    matrix = commands.add_parser("matrix", help="patches and symbols on all releases that are hashed")
+    matrix.add_argument("releases", metavar="VERSION", nargs="*", help="these only")
+    matrix.set_defaults(run=_matrix)
+
     diff = commands.add_parser("diff", help="print the effect on upstream")
     diff.add_argument("--upstream", metavar="VERSION", help="against this release (default: the pinned one)")
     diff.add_argument("--stat", action="store_true", help="one line a file")
     diff.add_argument("--added", action="store_true", help="added files too, not only edited ones")
     diff.set_defaults(run=_diff)
+
+    rebase = commands.add_parser("rebase", help="say what another release would break, and move the fork to it")
+    rebase.add_argument("--to", metavar="VERSION", required=True, help="the release")
+    rebase.add_argument("--all", action="store_true", help="symbols that are as they were too")
+    rebase.add_argument("--brief", action="store_true", help="upstream's changes as counts, not as a diff")
+    rebase.set_defaults(run=_rebase)
 
     pin = commands.add_parser("pin", help="fetch a release and print its hashes for upstream.toml")
     pin.add_argument("version", metavar="VERSION")
@@ -131,6 +141,18 @@ def _check(arguments: argparse.Namespace) -> int:
     return 1 if tree.errors else 0
 
 
+def _matrix(arguments: argparse.Namespace) -> int:
+    from packaging.version import Version
+
+    from fork.rebase import matrix
+
+    config = configuration.load()
+    reports = matrix.check(config, arguments.releases or sorted(config.hashes, key=Version))
+    for line in matrix.lines(config, reports):
+        print(line)
+    return 0 if matrix.holds(config, reports) else 1
+
+
 def _diff(arguments: argparse.Namespace) -> int:
     from fork import apply, diff, patches, upstream
 
@@ -147,6 +169,19 @@ def _diff(arguments: argparse.Namespace) -> int:
     for error in tree.errors:
         print(f"fork: {error}", file=sys.stderr)
     return 1 if tree.errors else 0
+
+
+def _rebase(arguments: argparse.Namespace) -> int:
+    from fork import patches
+    from fork.rebase import report
+
+    config = configuration.load()
+    series = patches.load_series(config.patches)
+    old = report.Carried(config, config.pinned, series)
+    made = report.make(old, report.Carried(config, arguments.to, series))
+    for line in report.lines(made, everything=arguments.all, diffs=not arguments.brief, colour=sys.stdout.isatty()):
+        print(line)
+    return 0 if made.ok else 1
 
 
 def _pin(arguments: argparse.Namespace) -> int:

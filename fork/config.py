@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,20 @@ class AddedTree:
 
     source: Path
     target: str
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Words of upstream's code: a statement below ``under`` that has ``at_least`` of them may concern us."""
+
+    name: str
+    words: tuple[str, ...]
+    at_least: int
+    under: str
+
+    @cached_property
+    def pattern(self) -> re.Pattern[bytes]:
+        return re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(word.encode()) for word in self.words))
 
 
 @dataclass(frozen=True)
@@ -44,6 +60,10 @@ class Config:
     cpu_pins: tuple[str, ...]
     kernel: str
     """The package of upstream's own list that brings its GPU kernels."""
+
+    watches: tuple[Watch, ...]
+    absent: dict[str, str]
+    """Symbols that an older supported release lacks, with the reason why that does no harm."""
 
     @property
     def fork_version(self) -> str:
@@ -88,4 +108,9 @@ def _config(root: Path, data: dict[str, Any]) -> Config:
         base_requires=tuple(flavour["cpu"]["requires"]),
         cpu_pins=tuple(flavour["cpu"]["pins"]),
         kernel=flavour["cuda"]["kernel"],
+        watches=tuple(
+            Watch(watch["name"], tuple(watch["words"]), int(watch.get("at_least", 1)), watch["under"])
+            for watch in data.get("watch", ())
+        ),
+        absent=dict(data.get("absent", {})),
     )

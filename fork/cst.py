@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import libcst as cst
-import libcst.metadata
 
 Path = tuple[tuple[str, int | None], ...]
 
@@ -181,10 +180,3 @@ def same_statements(left: Sequence[cst.CSTNode], right: Sequence[cst.CSTNode]) -
     if [type(node) for node in left] != [type(node) for node in right]:
         return False  # far cheaper than printing both
     return normal_statements(left) == normal_statements(right)
-
-
-def line_of(module: cst.Module, sites: Sequence[Site]) -> list[int]:
-    """Line numbers, for messages only: LibCST's positions cost a walk over the whole file."""
-    wrapper = cst.MetadataWrapper(module, unsafe_skip_copy=True)
-    positions = wrapper.resolve(cst.metadata.PositionProvider)
-    return [positions[site.node].start.line for site in sites]

@@ -21,7 +21,8 @@ class PatchFormatError(ForkError):
 class EditError(ForkError):
     """An edit did not find its place, or found too many.
 
-    ``patch`` and ``index`` are filled in by the series, which knows them; the rest by the edit that failed.
+    ``patch`` and ``index`` are filled in by the series, which knows them; the rest by the edit that failed. ``kind`` is
+    "gone", "ambiguous", or "unfit": the place is there, but not as the edit needs it.
     """
 
     file: str
@@ -31,6 +32,7 @@ class EditError(ForkError):
     candidates: tuple[str, ...] = ()
     patch: str = ""
     index: int = 0
+    kind: str = "unfit"
 
     def __str__(self) -> str:
         edit = f"{self.patch}, edit {self.index}" if self.index else self.patch

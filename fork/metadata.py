@@ -59,6 +59,24 @@ def with_scripts(text: str, config: Config) -> str:
     return out.getvalue()
 
 
+def differences(old: str, new: str) -> list[str]:
+    """The requirements, those of extras aside, that differ between two METADATA: ``old -> new``, a line each."""
+    before, after = (
+        {
+            canonicalize_name(Requirement(value).name): value
+            for name, value in _fields(text.partition("\n\n")[0])
+            if name == "Requires-Dist" and not _is_extra(value)
+        }
+        for text in (old, new)
+    )
+    names = sorted({*before, *after})
+    return [
+        f"{before.get(name, 'none')} -> {after.get(name, 'none')}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
 def _fields(headers: str) -> list[tuple[str, str]]:
     fields: list[tuple[str, str]] = []
     for line in headers.split("\n"):

@@ -25,7 +25,7 @@ def resolve(module: cst.Module, symbol: str, file: str) -> list[Site]:
         scopes = [site for scope in scopes for name, site in _defined(scope) if name == part]
     if not scopes:
         near = difflib.get_close_matches(symbol, _all_symbols(module), n=3, cutoff=0.5)
-        raise EditError(file, "there is no such symbol", symbol=symbol, candidates=tuple(near))
+        raise EditError(file, "there is no such symbol", symbol=symbol, candidates=tuple(near), kind="gone")
     return scopes
 
 

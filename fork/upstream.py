@@ -164,7 +164,9 @@ def run_pip(requirement: str, command: str, *options: str) -> str:
         raise ForkError(
             f"{requirement} cannot be fetched: no network, or the registry that pip is set to does not answer"
         )
-    errors = [re.sub(r"from versions: .*, (?=.*, )", "newest: ", line) for line in said.splitlines() if line[:6] == "ERROR:"]
+    errors = [
+        re.sub(r"from versions: .*, (?=.*, )", "newest: ", line) for line in said.splitlines() if line[:6] == "ERROR:"
+    ]
     raise ForkError(
         f"{requirement} cannot be fetched: {errors[0][6:].strip() if errors else said.strip()[-300:] or 'pip failed'}"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from fork import anchors, symbols
+from fork import anchors, places, symbols
 from fork import cst as tree
 from fork.cst import Path, Site
 from fork.errors import EditError
@@ -32,16 +32,17 @@ class Context:
 
     # ---- finding
 
-    def fail(self, problem: str, candidates: Sequence[str] = ()) -> EditError:
+    def fail(self, problem: str, candidates: Sequence[str] = (), kind: str = "unfit") -> EditError:
         at = self.edit.at
         anchor = anchors.describe(at) if at is not None else ""
         if self.edit.within:
             anchor += f" within {anchors.describe(self.edit.within)}"
-        return EditError(self.edit.file, problem, self.edit.symbol, anchor, tuple(candidates))
+        return EditError(self.edit.file, problem, self.edit.symbol, anchor, tuple(candidates), kind=kind)
 
     def one_scope(self) -> Site:
         if len(self.scopes) > 1:
-            raise self.fail(f"the symbol is defined {len(self.scopes)} times, {self._lines(self.scopes)}")
+            lines = self._lines(self.scopes)
+            raise self.fail(f"the symbol is defined {len(self.scopes)} times, {lines}", kind="ambiguous")
         return self.scopes[0]
 
     def matches(self, skip: Callable[[Site], bool] = lambda site: False) -> list[anchors.Match]:
@@ -58,12 +59,12 @@ class Context:
                     found[match.site.path] = match
         if not found:
             near = [name for scope in self.scopes for name in anchors.nearest(scope, self.edit.at)]
-            raise self.fail("no statement is like this", list(dict.fromkeys(near))[:3])
+            raise self.fail("no statement is like this", list(dict.fromkeys(near))[:3], "gone")
         matches = list(found.values())
         if len(matches) > 1 and not self.edit.every:
             lines = self._lines([match.site for match in matches])
             remedy = "narrow it with `in` or `within`, or say every = true"
-            raise self.fail(f"{len(matches)} statements are like this, {lines}; {remedy}")
+            raise self.fail(f"{len(matches)} statements are like this, {lines}; {remedy}", kind="ambiguous")
         return matches[::-1]
 
     def found(self, key: str) -> list[Site]:
@@ -71,12 +72,13 @@ class Context:
         sites = [site for match in self.matches() for site in match.found[key][::-1]]
         if len(sites) > 1 and not self.edit.every:
             raise self.fail(
-                f"the statement has {len(sites)} of these, {self._lines(sites)}; say every = true to edit all"
+                f"the statement has {len(sites)} of these, {self._lines(sites)}; say every = true to edit all",
+                kind="ambiguous",
             )
         return sites
 
     def _lines(self, sites: Sequence[Site]) -> str:
-        return "lines " + ", ".join(map(str, sorted(tree.line_of(self.module, sites))))
+        return "lines " + ", ".join(map(str, sorted(places.lines(self.module, sites))))
 
     def replace(self, path: Path, change: Callable[[Any], Any]) -> None:
         self.module = tree.replace(self.module, path, change)

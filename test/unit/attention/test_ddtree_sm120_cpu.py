@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from scene import GQA, MHA, MLA, Scene, byte_mask, mask_words, random_tree
-from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.ddtree_sm120 import cpu_attention, plan
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 # float32: products of up to 576 terms; bfloat16: inputs are exact, so the one rounding of the output remains.
 TOLERANCE = {torch.float32: {"rtol": 1e-5, "atol": 2e-6}, torch.bfloat16: {"rtol": 2**-8, "atol": 1e-5}}

@@ -10,13 +10,13 @@ import pytest
 import torch
 from gpu_stub import gpu_backend
 from scene import GQA, MLA, Scene, byte_mask, mask_words, random_tree
-from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
 from sglang.srt.layers.attention.ddtree_sm120 import cuda_backend
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
 from sglang.srt.layers.attention.verify_mask import VerifyMask
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.srt.speculative.spec_info import SpecInputType
 
 VERIFY, DECODE, EXTEND = ForwardMode.TARGET_VERIFY, ForwardMode.DECODE, ForwardMode.EXTEND

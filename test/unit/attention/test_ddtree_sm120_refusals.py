@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from scene import GQA, Scene, byte_mask, mask_words
-from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.ddtree_sm120 import cpu_backend
 from sglang.srt.layers.attention.ddtree_sm120_backend import create_ddtree_sm120_backend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 TREE = [[-1, 0, 0, 1]]
 

@@ -95,7 +95,12 @@ def _rotate(input_ids, start, lens, next_tokens, select):
 
 
 def _build_tree(parent_list, selected_index, seq_lens, outputs, topk, depth, num_nodes, mode):
-    from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode, sgl_build_tree_kernel_triton
+    from sglang.srt.speculative.eagle_utils import TreeMaskMode
+
+    try:
+        from sglang.kernels.ops.speculative.spec_tree import sgl_build_tree_kernel_triton
+    except ImportError:  # before 0.5.23
+        from sglang.srt.speculative.eagle_utils import sgl_build_tree_kernel_triton
 
     sgl_build_tree_kernel_triton(
         parent_list, selected_index, seq_lens, *outputs, topk, depth, num_nodes, TreeMaskMode(mode)

@@ -13,9 +13,9 @@ from sglang.kernels.ops.ddtree.tree_build import (
     tree_build_reference,
     unpack_mask,
 )
-from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.speculative.ddtree.dense_mask import dense_mask_for, write_dense_mask
 from sglang.srt.speculative.ddtree.self_test import require_pass, run_self_test
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 
 def random_tree(batch: int, budget: int, prefix_lens: torch.Tensor) -> DraftTree:

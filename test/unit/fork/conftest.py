@@ -9,7 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fork import config as configuration
-from fork import upstream, wheel
+from fork import patches, upstream, wheel
+from fork.rebase import report
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +18,7 @@ def config():
     return configuration.load()
 
 
-@pytest.fixture(scope="session", params=["0.5.23", "0.5.22"])
+@pytest.fixture(scope="session", params=configuration.load().supported)
 def release(request, config):
     """Upstream's wheel of each release that the anchors are kept for."""
     return upstream.fetch(config, request.param)
@@ -29,8 +30,16 @@ def pinned(config):
 
 
 @pytest.fixture(scope="session")
-def tree(config, pinned):
-    return wheel.make_tree(config, pinned)
+def carried(config):
+    """The fork applied to that release, in memory."""
+    return report.Carried(config, config.version, patches.load_series(config.patches))
+
+
+@pytest.fixture(scope="session")
+def tree(carried):
+    assert [str(error) for error in carried.tree.errors] == []
+    carried.tree.added = carried.added
+    return carried.tree
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-VERSION = "0.5.23+ddtree.1"
+from fork import config as configuration
+
+UPSTREAM = configuration.load().version
+VERSION = configuration.load().fork_version
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -119,7 +122,7 @@ def test_requirements_are_met_here():
 def test_doctor_finds_nothing_wrong(fresh):
     status, findings, text = fresh.doctor()
     assert status == 0, text
-    assert f"{VERSION} on sglang 0.5.23" in findings["installation"]["said"]
+    assert f"{VERSION} on sglang {UPSTREAM}" in findings["installation"]["said"]
     assert [findings[what]["ok"] for what in ("installation", "edited files", "added files", "other files")] == [
         True
     ] * 4
@@ -159,7 +162,7 @@ def test_doctor_of_upstream_itself(pinned, tmp_path):
     environment.pip(str(pinned.path))
     status, findings, _ = environment.doctor()
     assert status == 1
-    assert "0.5.23 at" in findings["installation"]["said"]
+    assert f"{UPSTREAM} at" in findings["installation"]["said"]
     assert findings["installation"]["said"].endswith("this is not the fork; run `make install`")
 
 

@@ -121,7 +121,9 @@ def test_only_edited_files_are_read(tmp_path):
 
 def test_this_series_applies_and_is_idempotent(config, pinned, tree):
     """``tree`` raises if a patch of this repository fails."""
-    again = apply_series({**dict.fromkeys(pinned, b""), **tree.edited}, patches.load_series(config.patches), "0.5.23")
+    again = apply_series(
+        {**dict.fromkeys(pinned, b""), **tree.edited}, patches.load_series(config.patches), config.version
+    )
     assert [str(error) for error in again.errors] == []
     assert again.edited == {}
     for file, content in tree.edited.items():

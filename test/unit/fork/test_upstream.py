@@ -29,7 +29,7 @@ def registry(pinned, monkeypatch):
     """A registry that hands out the wheel that is there already, and counts."""
     calls = []
 
-    def download(requirement, folder, *options):
+    def download(requirement, folder):
         calls.append(requirement)
         shutil.copy(pinned.path, folder)
 
@@ -45,22 +45,22 @@ def one_line(raised):
 
 def test_fetched_once_and_read_from_the_cache(config, cache, registry):
     first, second = upstream.fetch(config), upstream.fetch(config)
-    assert registry == ["sglang==0.5.23"]
+    assert registry == [f"sglang=={config.version}"]
     assert first.path == second.path == cache / first.path.name
-    assert first.sha256 == config.hashes["0.5.23"][first.path.name]
+    assert first.sha256 == config.hashes[config.version][first.path.name]
     assert b"SGLang" in first["sglang/README.md"]
 
 
 def test_truncated_file_in_the_cache_is_fetched_again(config, cache, registry):
     path = upstream.fetch(config).path
     path.write_bytes(path.read_bytes()[:1000])
-    assert upstream.sha256_of(upstream.fetch(config).path) == config.hashes["0.5.23"][path.name]
+    assert upstream.sha256_of(upstream.fetch(config).path) == config.hashes[config.version][path.name]
     assert len(registry) == 2
 
 
 def test_wrong_hash(config, cache, registry, pinned):
     name = pinned.path.name
-    ours = replace(config, hashes={"0.5.23": {name: "0" * 64}})
+    ours = replace(config, hashes={config.version: {name: "0" * 64}})
     with pytest.raises(ForkError) as raised:
         upstream.fetch(ours)
     text = one_line(raised)
@@ -82,7 +82,7 @@ def test_unsupported_python(config, cache, monkeypatch):
     with pytest.raises(ForkError) as raised:
         upstream.fetch(config)
     text = one_line(raised)
-    assert text.startswith("sglang 0.5.23 has no wheel for Python 3.")
+    assert text.startswith(f"sglang {config.version} has no wheel for Python 3.")
     assert "it needs cp311, cp312, cp313 on Linux x86_64 or aarch64 with glibc 2.34 or newer" in text
 
 
@@ -92,12 +92,17 @@ def test_each_supported_python_has_its_wheel(config, monkeypatch, python, machin
     from packaging.tags import Tag
 
     monkeypatch.setattr(upstream, "sys_tags", lambda: [Tag(python, python, f"manylinux_2_34_{machine}")])
-    assert upstream._fitting(config, "0.5.23") == f"sglang-0.5.23-{python}-{python}-manylinux_2_34_{machine}.whl"
+    assert (
+        upstream._fitting(config, config.version)
+        == f"sglang-{config.version}-{python}-{python}-manylinux_2_34_{machine}.whl"
+    )
 
 
 def test_other_file_than_the_pinned_one(config, cache, monkeypatch):
-    monkeypatch.setattr(upstream, "pip_download", lambda _, folder: (folder / "sglang-0.5.23-py3-none-any.whl").touch())
-    with pytest.raises(ForkError, match=r"gave sglang-0.5.23-py3-none-any.whl, upstream.toml pins sglang-0.5.23-cp3"):
+    monkeypatch.setattr(upstream, "pip_download", lambda _, folder: (folder / "sglang-9-py3-none-any.whl").touch())
+    with pytest.raises(
+        ForkError, match=rf"gave sglang-9-py3-none-any.whl, upstream.toml pins sglang-{config.version}-cp"
+    ):
         upstream.fetch(config)
 
 

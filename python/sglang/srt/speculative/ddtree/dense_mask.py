@@ -8,8 +8,8 @@ from typing import Optional
 import torch
 
 from sglang.kernels.ops.ddtree.tree_build import DraftTree, unpack_mask
-from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 
 def write_dense_mask(

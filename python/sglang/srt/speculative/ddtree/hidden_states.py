@@ -36,6 +36,12 @@ def keep_last_layer(processor: Optional[LogitsProcessor]) -> None:
     processor.keep_last_hidden_states = True
 
 
+def only_logits_processor(model: torch.nn.Module) -> Optional[LogitsProcessor]:
+    """The logits processor of a model, or None where it has several, as a multimodal one may."""
+    found = [module for module in model.modules() if isinstance(module, LogitsProcessor)]
+    return found[0] if len(found) == 1 else None
+
+
 def return_prefill_states(
     batch: ScheduleBatch, output: Optional[LogitsProcessorOutput]
 ) -> None:

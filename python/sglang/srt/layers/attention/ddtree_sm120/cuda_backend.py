@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from sglang.kernels.ops.ddtree import mla_tree_verify
-from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
 from sglang.srt.layers.attention.ddtree_sm120.prefill_delegate import build_delegate, takes_split_queries
@@ -31,6 +30,7 @@ from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.runtime_context import get_parallel
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention

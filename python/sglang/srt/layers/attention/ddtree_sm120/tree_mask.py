@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from sglang.kernels.ops.ddtree.tree_build import unpack_mask
-from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
-from sglang.srt.speculative.eagle_utils import default_tree_mask_mode
+from sglang.srt.speculative.eagle_utils import TreeMaskMode, default_tree_mask_mode
 
 if TYPE_CHECKING:
     from sglang.srt.speculative.spec_info import SpecInput

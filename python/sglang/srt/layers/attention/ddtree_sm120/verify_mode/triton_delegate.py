@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mask_bytes import write_mask_bytes
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 if TYPE_CHECKING:
     from sglang.srt.layers.attention.ddtree_sm120.step_metadata import StepMetadata

@@ -6,11 +6,11 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fork.index import Definition, Index
-from fork.uses import Call, Use
+from fork.surface.index import Definition, Index, module_name
+from fork.surface.uses import Call, Use
 
 _KINDS = inspect.Parameter
 _WORDS = ("async ", "classmethod ", "staticmethod ")
@@ -18,8 +18,12 @@ _WORDS = ("async ", "classmethod ", "staticmethod ")
 
 @dataclass
 class Row:
-    """What became of one symbol. ``state`` is present, moved, changed (our uses fit the new signature), breaks (some do
-    not) or gone; ``before`` and ``after`` are signatures, ``found`` says where it is now or what is nearest."""
+    """What became of one symbol.
+
+    ``state`` is present, moved, changed (our uses fit the new signature), breaks (some do not), gone, or absent (gone,
+    and upstream.toml says that this does no harm). ``before`` and ``after`` are signatures, ``found`` says where it is
+    now or what is nearest.
+    """
 
     symbol: str
     state: str
@@ -31,10 +35,10 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        return self.state in ("present", "changed")
+        return self.state in ("present", "changed", "absent")
 
 
-def compare(uses: Iterable[Use], old: Index, new: Index) -> list[Row]:
+def compare(uses: Iterable[Use], old: Index, new: Index, absent: Mapping[str, str]) -> list[Row]:
     """A row for each symbol. What belongs to a class that is itself gone has none: the class has."""
     grouped: dict[tuple[str, str], list[Use]] = {}
     for use in uses:
@@ -47,7 +51,10 @@ def compare(uses: Iterable[Use], old: Index, new: Index) -> list[Row]:
         if after is None:
             if "." in symbol and new.resolve(module, symbol.rpartition(".")[0]) is None and before is not None:
                 continue
-            rows.append(_missing(module, symbol, before, its, new))
+            row = _missing(module, symbol, before, its, new)
+            if row.symbol in absent:
+                row.state, row.found = "absent", absent[row.symbol]
+            rows.append(row)
         else:
             rows.append(_present(before, after, its))
     return rows
@@ -98,7 +105,7 @@ def _present(before: Definition | None, after: Definition, uses: list[Use]) -> R
 
 
 def _word(signature: str) -> str:
-    return "callable" if "(" in signature else f"a {signature}"
+    return "a function" if "(" in signature else f"no function ({signature})"
 
 
 def _shown(definition: Definition) -> str:
@@ -106,8 +113,6 @@ def _shown(definition: Definition) -> str:
 
 
 def _modules(index: Index) -> list[str]:
-    from fork.index import module_name
-
     return [module_name(file) for file in index.files if file.endswith(".py")]
 
 
@@ -151,7 +156,7 @@ def _override_misfit(theirs: str, ours: str) -> str:
     names = {parameter.name for parameter in own}
     missing = [
         parameter.name
-        for parameter in _parameters(theirs.split(" or ")[0], bound=True)
+        for parameter in _parameters(theirs.split(" or ", maxsplit=1)[0], bound=True)
         if parameter.kind not in (_KINDS.VAR_KEYWORD, _KINDS.VAR_POSITIONAL) and parameter.name not in names
     ]
     return f"our override does not take {', '.join(missing)}" if missing else ""

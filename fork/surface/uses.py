@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from fork.carried import signatures
 from fork.carried.signatures import Function
-from fork.index import Index, Module, module_name, read_module
 from fork.patches import Edit, Patch
+from fork.surface.index import Index, Module, module_name, read_module
 
 Class = tuple[str, str]
 """The module and the name of a class."""
@@ -46,29 +46,40 @@ class Use:
 def find(added: Mapping[str, bytes], index: Index) -> list[Use]:
     """Every import of the package in the added files, and every other use that ``index`` can resolve; it must hold the
     added files too."""
-    ours = {module_name(file) for file in added if file.endswith(".py")}
+    ours = _modules(added)
     uses: set[Use] = set()
     for file, content in added.items():
         if file.endswith(".py"):
-            uses.update(_Finder(read_module(module_name(file), file, content), index, ours).run())
+            module = read_module(module_name(file), file, content, imports_everywhere=True)
+            uses.update(_Finder(module, index, ours).run())
     return _sorted(uses)
 
 
-def find_in_patches(series: Iterable[Patch], index: Index, version: str) -> list[Use]:
+def find_in_patches(series: Iterable[Patch], added: Mapping[str, bytes], index: Index, version: str) -> list[Use]:
     """Likewise for what the patches insert. A snippet sees the names of the file that it goes to."""
+    ours = _modules(added)
     uses: set[Use] = set()
     for patch in series:
         for edit in patch.edits:
             host = index.module(module_name(edit.file)) if edit.applies_to(version) else None
-            for text in snippets(edit) if host is not None else ():
-                try:
-                    snippet = read_module(host.name, f"patches/{patch.path.name}", textwrap.dedent(text).encode())
-                except SyntaxError:  # the edit itself will say so
-                    continue
-                theirs = {name: (host.name, name) for name in host.signatures if name not in host.imports}
-                snippet.imports = {**theirs, **host.imports, **snippet.imports}
-                uses.update(replace(use, line=0) for use in _Finder(snippet, index, set()).run())
+            if host is not None:
+                for text in snippets(edit):
+                    uses.update(_in_snippet(host, f"patches/{patch.path.name}", text, index, ours))
     return _sorted(uses)
+
+
+def _in_snippet(host: Module, file: str, text: str, index: Index, ours: set[str]) -> list[Use]:
+    try:
+        snippet = read_module(host.name, file, textwrap.dedent(text).encode(), imports_everywhere=True)
+    except SyntaxError:  # the edit itself will say so
+        return []
+    theirs = {name: (host.name, name) for name in host.signatures if name not in host.imports}
+    snippet.imports = {**theirs, **host.imports, **snippet.imports}
+    return [replace(use, line=0) for use in _Finder(snippet, index, ours).run()]
+
+
+def _modules(added: Mapping[str, bytes]) -> set[str]:
+    return {module_name(file) for file in added if file.endswith(".py")}
 
 
 def snippets(edit: Edit) -> Iterator[str]:
@@ -107,7 +118,9 @@ class _Finder:
     def _use(self, module: str, symbol: str, node: ast.AST, call: Call | None = None, override: str = "") -> None:
         self.uses.append(Use(module, symbol, self.module.file, getattr(node, "lineno", 0), call, override))
 
-    def _use_member(self, holder: Class, name: str, node: ast.AST, call: Call | None = None, override: str = "") -> None:
+    def _use_member(
+        self, holder: Class, name: str, node: ast.AST, call: Call | None = None, override: str = ""
+    ) -> None:
         """Records the use of a member of a class, if it is upstream that defines it."""
         found = self.index.member(*holder, name)
         if found is not None and self._is_theirs(found.module):
@@ -207,8 +220,10 @@ class _Finder:
         if not isinstance(node, ast.Name) or node.id in types or node.id not in self.module.imports:
             return None
         module, name = self.module.imports[node.id]
-        symbol = ".".join(filter(None, [name, *reversed(parts)]))
-        return (module, symbol) if self._is_theirs(module) else None
+        names = [*filter(None, [name]), *reversed(parts)]
+        while names and self.index.file_of(f"{module}.{names[0]}"):
+            module = f"{module}.{names.pop(0)}"
+        return (module, ".".join(names)) if self._is_theirs(module) else None
 
     def _type_of(self, node: ast.expr, types: dict[str, Class], owner: Class | None) -> Class | None:
         if isinstance(node, ast.Name):
@@ -223,12 +238,10 @@ class _Finder:
             return next((found for base in (cls.bases if cls else ()) if (found := self._annotated(base))), None)
         if isinstance(node.func, ast.Attribute) and (holder := self._type_of(node.func.value, types, owner)):
             return self.index.type_of_member(*holder, node.func.attr)
-        found = self.index.resolve(self.module.name, ast.unparse(node.func)) if _is_dotted(node.func) else None
-        if found is None:
+        made_by = self.index.resolve(self.module.name, ast.unparse(node.func)) if _is_dotted(node.func) else None
+        if made_by is None:
             return None
-        if found.is_class:
-            return found.module, found.symbol
-        return self.index.type_of_result(found)
+        return (made_by.module, made_by.symbol) if made_by.is_class else self.index.type_of_result(made_by)
 
 
 def _is_dotted(node: ast.expr) -> bool:

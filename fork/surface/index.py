@@ -13,7 +13,6 @@ from functools import cached_property
 from fork.carried import signatures
 from fork.carried.signatures import Function
 
-_PLAIN_BASES = {"object", "ABC", "Protocol", "Generic", "Enum", "IntEnum", "IntFlag", "NamedTuple", "Exception"}
 _MAX_HOPS = 12
 
 
@@ -40,6 +39,7 @@ class Module:
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    annotations: dict[str, dict[str, list[ast.expr]]] = field(default_factory=dict)
 
     @cached_property
     def signatures(self) -> dict[str, str]:
@@ -67,7 +67,7 @@ class Index:
         return self._modules[name]
 
     def is_ours_to_know(self, module: str) -> bool:
-        return module.split(".")[0] == self.package
+        return module.split(".", maxsplit=1)[0] == self.package
 
     # ---- names
 
@@ -123,22 +123,14 @@ class Index:
                 yield owner, node
                 pending += [(owner.name, ast.unparse(base)) for base in node.bases]
 
-    def answers_any_name(self, module: str, name: str) -> bool:
-        """Whether a class may have attributes that its text does not show."""
-        for owner, node in self.lineage(module, name):
-            if f"{node.name}.__getattr__" in owner.signatures:
-                return True
-            for base in map(ast.unparse, node.bases):
-                if base.split("[")[0].rpartition(".")[2] not in _PLAIN_BASES and self.resolve(owner.name, base) is None:
-                    return True
-        return False
-
     # ---- types
 
     def type_of_member(self, module: str, name: str, attribute: str) -> tuple[str, str] | None:
         """The class, as (module, name), that an attribute or the result of a method is annotated with, or made of."""
         for owner, node in self.lineage(module, name):
-            for annotation in _annotations(node, attribute):
+            if node.name not in owner.annotations:
+                owner.annotations[node.name] = _annotations(node)
+            for annotation in owner.annotations[node.name].get(attribute, ()):
                 found = self.class_of_annotation(owner, annotation)
                 if found is not None:
                     return found
@@ -166,7 +158,9 @@ class Index:
 
     def find(self, name: str) -> list[str]:
         """Modules whose text defines ``name`` at its top level, or as a method."""
-        pattern = re.compile(rb"^[ \t]*(?:async )?(?:def|class) %s\b|^%s\s*[:=]" % ((re.escape(name.encode()),) * 2), re.M)
+        pattern = re.compile(
+            rb"^[ \t]*(?:async )?(?:def|class) %s\b|^%s\s*[:=]" % ((re.escape(name.encode()),) * 2), re.M
+        )
         return [
             module_name(file)
             for file in self.files
@@ -174,10 +168,34 @@ class Index:
         ]
 
 
-def read_module(name: str, file: str, content: bytes) -> Module:
+class Layers(Mapping[str, bytes]):
+    """Several mappings as one; the first that has a file gives it."""
+
+    def __init__(self, *mappings: Mapping[str, bytes]):
+        self._mappings = mappings
+        self._files = dict.fromkeys(file for mapping in mappings for file in mapping)
+
+    def __getitem__(self, file: str) -> bytes:
+        for mapping in self._mappings:
+            if file in mapping:
+                return mapping[file]
+        raise KeyError(file)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, file: object) -> bool:
+        return file in self._files
+
+
+def read_module(name: str, file: str, content: bytes, *, imports_everywhere: bool = False) -> Module:
+    """``imports_everywhere``: also those inside functions, which bind no name that another module could ask for."""
     module = Module(name, file, ast.parse(content))
     package = name if file.endswith("/__init__.py") else name.rpartition(".")[0]
-    for node in ast.walk(module.tree):  # imports inside functions and under TYPE_CHECKING too
+    for node in signatures.deep(module.tree.body) if imports_everywhere else signatures.flat(module.tree.body):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound = alias.asname or alias.name.partition(".")[0]
@@ -222,20 +240,22 @@ def candidates_of_annotation(annotation: ast.expr) -> Iterator[str]:
         yield from candidates_of_annotation(annotation.slice)
 
 
-def _annotations(node: ast.ClassDef, attribute: str) -> Iterator[ast.expr]:
+def _annotations(node: ast.ClassDef) -> dict[str, list[ast.expr]]:
+    """What tells the type of each attribute of a class, and of what each method returns."""
+    told: dict[str, list[ast.expr]] = {}
     for inner in signatures.flat(node.body):
-        if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name) and inner.target.id == attribute:
-            yield inner.annotation
+        if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+            told.setdefault(inner.target.id, []).append(inner.annotation)
         elif isinstance(inner, Function):
-            if inner.name == attribute and inner.returns is not None:
-                yield inner.returns
+            if inner.returns is not None:
+                told.setdefault(inner.name, []).append(inner.returns)
             parameters = {argument.arg: argument.annotation for argument in [*inner.args.args, *inner.args.kwonlyargs]}
             for name, assignment in signatures.self_assignments(inner):
-                if name != attribute:
-                    continue
+                value = assignment.value
                 if isinstance(assignment, ast.AnnAssign):
-                    yield assignment.annotation
-                elif isinstance(assignment.value, ast.Name) and (annotation := parameters.get(assignment.value.id)):
-                    yield annotation
-                elif isinstance(assignment.value, ast.Call):
-                    yield assignment.value.func
+                    told.setdefault(name, []).append(assignment.annotation)
+                elif isinstance(value, ast.Name) and (annotation := parameters.get(value.id)):
+                    told.setdefault(name, []).append(annotation)
+                elif isinstance(value, ast.Call):
+                    told.setdefault(name, []).append(value.func)
+    return told
