@@ -42,7 +42,8 @@ def dist_info_files(config: Config, upstream: UpstreamWheel) -> dict[str, bytes]
     del files[f"{ours}/RECORD"]
     files |= {f"{ours}/licenses/{name}": (config.root / name).read_bytes() for name in _NOTICES}
     files[f"{ours}/METADATA"] = metadata.rewrite(files[f"{ours}/METADATA"].decode(), config, _NOTICES).encode()
-    files[f"{ours}/entry_points.txt"] = metadata.with_scripts(files.get(f"{ours}/entry_points.txt", b"").decode(), config).encode()
+    points = files.get(f"{ours}/entry_points.txt", b"").decode()
+    files[f"{ours}/entry_points.txt"] = metadata.with_scripts(points, config).encode()
     files[f"{ours}/WHEEL"] = _wheel_file(files[f"{ours}/WHEEL"].decode())
     return files
 
