@@ -83,6 +83,7 @@ def _judge_answers(before: Measurement, after: Measurement, limits: Limits, verd
         verdict.reasons.append(
             f"prompt {number + 1}: another answer from token {place + 1} on ({how}); --tie-nats is {limits.tie_nats:g}"
         )
+    verdict.found += [f"prompt {number + 1} is too long for this server and was left out" for number in before.too_long]
     total = len(before.answers)
     verdict.found.insert(0, f"{same} of {total} answers equal, {ties} part at a near tie")
     if ties > limits.max_diverged * total:

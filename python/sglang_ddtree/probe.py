@@ -21,10 +21,12 @@ class Measurement:
     Attributes:
         answers: by the prompt's number; a prompt that is too long for the server is missing.
         seconds: the median time of each answer, with its prompt in the cache.
+        too_long: numbers of the prompts that the server refused.
     """
 
     answers: dict[int, Answer]
     seconds: dict[int, float] = field(default_factory=dict)
+    too_long: tuple[int, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -42,6 +44,7 @@ class Measurement:
         return {
             "tokens_per_second": round(self.tokens_per_second, 2),
             "accept_length": self.accept_length,
+            "too_long": list(self.too_long),
             "answers": {
                 str(n): {
                     "ids": answer.ids,
@@ -62,13 +65,15 @@ def measure(
     """
     answers: dict[int, Answer] = {}
     seconds: dict[int, float] = {}
+    too_long: list[int] = []
     for number, prompt in enumerate(prompts):
         show(f"prompt {number + 1} of {len(prompts)}")
         try:
             answers[number] = server.generate(prompt, tokens, alternatives=True)
         except ServerError as error:
             if error.status == REFUSED_AS_TOO_LONG and answers:
+                too_long.append(number)
                 continue
             raise
         seconds[number] = statistics.median(server.generate(prompt, tokens).seconds for _ in range(repeats))
-    return Measurement(answers, seconds)
+    return Measurement(answers, seconds, tuple(too_long))

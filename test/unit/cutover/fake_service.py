@@ -150,5 +150,7 @@ class FakeService:
                 return 200, {"success": True, "mode": self.mode, "states": [self.state()]}
             case "POST /generate":
                 asked_for = json.loads(body)
+                if len(asked_for["text"]) > 4000:
+                    return 400, {"error": {"message": "the input is longer than the context"}}
                 return 200, self.answer(asked_for["text"], asked_for["sampling_params"]["max_new_tokens"])
         return 404, {"error": asked}

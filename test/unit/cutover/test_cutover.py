@@ -252,6 +252,12 @@ def test_rollback_keeps_what_was_edited_since(run, service, record):
     assert "was edited since" in record()["undone"][0]
 
 
+def test_a_prompt_that_is_too_long_is_left_out(run, service, record):
+    assert run("cutover", "--to", "on", "--prompts", "8") == 0
+    found = record()["verdict"]["found"]
+    assert found[0].startswith("7 of 7 answers equal") and found[1].startswith("prompt 8 is too long for this server")
+
+
 def test_plan_text_names_every_change(run, service, capsys):
     before = service.environment.read_text()
     restart_only(service)
