@@ -6,6 +6,7 @@ an operator; see each for its contract.
 """
 
 from sgl_kernel_ddtree._load import build_info, ensure_loaded
+from sgl_kernel_ddtree.gqa_tree_verify import gqa_tree_verify, gqa_tree_verify_workspace
 from sgl_kernel_ddtree.kv_commit import kv_commit
 from sgl_kernel_ddtree.mla_tree_verify import mla_tree_verify, mla_tree_verify_workspace
 from sgl_kernel_ddtree.tree_accept import tree_accept
@@ -14,6 +15,8 @@ from sgl_kernel_ddtree.tree_build import tree_build
 __all__ = [
     "build_info",
     "ensure_loaded",
+    "gqa_tree_verify",
+    "gqa_tree_verify_workspace",
     "kv_commit",
     "mla_tree_verify",
     "mla_tree_verify_workspace",

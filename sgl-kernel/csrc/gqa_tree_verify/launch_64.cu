@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gqa_tree_verify/launch_dim.cuh"
+
+namespace ddtree::gqa {
+DDTREE_GQA_HEAD_DIM(, 64)
+}  // namespace ddtree::gqa
