@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1) tree_verify_kernel(const __grid_c
   Smem<T>& smem = *reinterpret_cast<Smem<T>*>(smem_bytes);
   // The shuffle tells the compiler that a warp agrees on it.
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const int group = warp / T::kRowWarps, row_warp = warp % T::kRowWarps;
+  const int group = T::kGroups == 1 ? 0 : warp / T::kRowWarps, row_warp = warp % T::kRowWarps;
 
   if (warp == 0) {
     const Plan plan = make_plan<T::kStepKeys>(args.work);

@@ -8,24 +8,10 @@ in plain torch would pass for a working server at a hundredth of the speed.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Optional, Union
 
 import torch
-
-
-def _package() -> ModuleType:
-    try:
-        import sgl_kernel_ddtree
-    except ModuleNotFoundError as error:
-        if error.name != "sgl_kernel_ddtree":
-            raise
-        raise ImportError(
-            "--attention-backend ddtree_sm120 needs the package "
-            "sglang-kernel-ddtree, which is not installed: run `make kernel-install` "
-            "in a checkout or install the wheel of this release."
-        ) from error
-    return sgl_kernel_ddtree
+from sglang.kernels.ops.ddtree.native import native_package
 
 
 def prepare(
@@ -53,7 +39,7 @@ def prepare(
         RuntimeError: it has no code for this card and cannot compile any.
         ValueError: a size is out of range.
     """
-    package = _package()
+    package = native_package()
     package.ensure_loaded(device)
     return package.mla_tree_verify_workspace(
         device, max_batch=max_batch, max_num_nodes=max_num_nodes, num_heads=num_heads
@@ -96,7 +82,7 @@ def mla_tree_verify(
     Raises:
         ValueError: an argument breaks the contract; it is named.
     """
-    _package().mla_tree_verify(
+    native_package().mla_tree_verify(
         out,
         lse,
         q_nope,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+from types import ModuleType
 from typing import Callable, Optional
 
 import torch
@@ -41,6 +42,24 @@ def native_op(name: str) -> Optional[Callable]:
 def implementation(name: str) -> str:
     """What serves operator ``name``: ``sgl_kernel_ddtree`` or ``torch``."""
     return "torch" if native_op(name) is None else "sgl_kernel_ddtree"
+
+
+def native_package() -> ModuleType:
+    """The ``sgl_kernel_ddtree`` package, for attention, which has no other implementation.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        return importlib.import_module("sgl_kernel_ddtree")
+    except ModuleNotFoundError as error:
+        if error.name != "sgl_kernel_ddtree":
+            raise
+        raise ImportError(
+            "--attention-backend ddtree_sm120 needs the package "
+            "sglang-kernel-ddtree, which is not installed: run `make kernel-install` "
+            "in a checkout or install the wheel of this release."
+        ) from error
 
 
 def prepare_native(device: torch.device | str) -> None:
