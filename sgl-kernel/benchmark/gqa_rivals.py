@@ -56,7 +56,7 @@ def ours(p: GqaProblem) -> Calls:
 
     def call(keys: torch.Tensor, values: torch.Tensor) -> Callable[[], None]:
         return lambda: gqa_tree_verify(
-            p.out, None, p.q, keys, values, table, lens, mask, None, workspace, p.nodes, p.page_size, p.sm_scale
+            p.out, None, p.q, keys, values, table, lens, mask, workspace, p.nodes, p.page_size, p.sm_scale
         )
 
     return [call(keys, values) for keys, values in p.pools]

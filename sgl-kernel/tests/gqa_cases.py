@@ -33,7 +33,6 @@ class GqaSpec:
     page_size: int = 1
     tree: str = "mixed"  # of cases.TREES, mixed, or block: no mask, every node sees the whole window
     window: int = -1
-    with_depths: bool = True
     logit_cap: float = 0.0
     fp8: bool = False
     q_pad: int = 0  # extra columns behind q's, as in a joint qkv tensor
@@ -68,7 +67,6 @@ class GqaInputs:
     page_table: torch.Tensor
     prefix_lens: torch.Tensor
     mask_words: torch.Tensor | None
-    depths: torch.Tensor | None
     out: torch.Tensor
     lse: torch.Tensor | None
     workspace: torch.Tensor | None
@@ -89,7 +87,6 @@ class GqaInputs:
             self.page_table,
             self.prefix_lens,
             self.mask_words,
-            self.depths,
             self.workspace,
             s.nodes,
             s.page_size,
@@ -109,7 +106,6 @@ class GqaInputs:
             self.page_table,
             self.prefix_lens,
             self.mask_words,
-            self.depths,
             num_nodes=s.nodes,
             page_size=s.page_size,
             sm_scale=self.sm_scale,
@@ -164,10 +160,6 @@ def fill_requests(inputs: GqaInputs, lens: list[int], tree: str, seed: int) -> N
         kinds = TREES if tree == "mixed" else (tree,)
         masks = np.stack([tree_mask(kinds[(r + seed) % len(kinds)], spec.nodes, rng) for r in range(len(lens))])
         inputs.mask_words.copy_(pack_mask(torch.from_numpy(masks)))
-        if inputs.depths is not None:
-            inputs.depths.copy_(torch.from_numpy(masks.sum(-1) - 1))
-    elif inputs.depths is not None:
-        inputs.depths.copy_(torch.arange(spec.nodes).expand(len(lens), -1))
     inputs.page_table.copy_(torch.from_numpy(table))
     inputs.prefix_lens.copy_(torch.tensor(lens, dtype=torch.int32))
     inputs.spec.lens = list(lens)
@@ -214,7 +206,6 @@ def build(spec: GqaSpec, device: torch.device | str, workspace: torch.Tensor | N
         mask_words=torch.empty(batch, spec.nodes, (spec.nodes + 31) // 32, dtype=torch.int32, device=device)
         if masked
         else None,
-        depths=torch.empty(batch, spec.nodes, dtype=torch.int32, device=device) if spec.with_depths else None,
         out=out[1:-1],
         lse=lse[1:-1] if spec.with_lse else None,
         workspace=workspace,

@@ -49,22 +49,16 @@ def test_trees_and_windows(tree: str, window: int) -> None:
 
 def test_window_counts_positions_not_nodes() -> None:
     # A star: every leaf stands at depth 1, so all see the same stretch of the prefix, the last leaf too.
-    spec = GqaSpec([30], 9, 1, 1, tree="star", window=4, dtype=torch.float32)
-    inputs = build(spec, "cpu")
+    inputs = build(GqaSpec([30], 9, 1, 1, tree="star", window=4, dtype=torch.float32), "cpu")
     inputs.q[1:] = inputs.q[1].clone()
     slots = inputs.page_table[0, 30:39].long()
-    inputs.k_pool[slots[1:]] = inputs.k_pool[slots[1]].clone()
-    inputs.v_pool[slots[1:]] = inputs.v_pool[slots[1]].clone()
+    for pool in (inputs.k_pool, inputs.v_pool):
+        pool[slots[1:]] = pool[slots[1]].clone()
     inputs.run()
     assert torch.equal(inputs.out[8], inputs.out[1])
-    inputs.depths = None  # by index the last leaf sees nothing of the prefix
-    inputs.run()
-    assert not torch.allclose(inputs.out[8], inputs.out[1])
-
-
-def test_without_depths_a_node_stands_at_its_index() -> None:
-    check(GqaSpec([30, 3], 9, tree="chain", window=5, with_depths=False))
-    check(GqaSpec([30, 3], 9, tree="block", window=5, with_depths=False))
+    keys, values = (pool[inputs.page_table[0, [*range(27, 31), 38]].long(), 0].double() for pool in (inputs.k_pool, inputs.v_pool))
+    weights = (inputs.q[8, 0].double() @ keys.T * inputs.sm_scale).softmax(0)
+    torch.testing.assert_close(inputs.out[8, 0].double(), weights @ values, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cap", [0.5, 30.0])
@@ -95,7 +89,7 @@ def test_row_that_sees_nothing_is_zero() -> None:
 
 def test_empty_batch_returns() -> None:
     inputs = build(GqaSpec([5], 2), "cpu")
-    for name in ("q", "out", "page_table", "prefix_lens", "mask_words", "depths", "lse"):
+    for name in ("q", "out", "page_table", "prefix_lens", "mask_words", "lse"):
         setattr(inputs, name, getattr(inputs, name)[:0])
     inputs.run()
 
@@ -119,8 +113,6 @@ BAD_ARGUMENTS = {
     "prefix_lens must be int32": lambda i: {"prefix_lens": i.prefix_lens.long()},
     r"page_table\.shape\[0\]": lambda i: {"page_table": i.page_table[:1]},
     "mask_words must be int32 or uint32": lambda i: {"mask_words": i.mask_words.long()},
-    "depths must be int32": lambda i: {"depths": i.depths.long()},
-    r"depths\.shape\[1\]": lambda i: {"depths": i.depths[:, 1:].contiguous()},
     r"lse\.shape\[0\]": lambda i: {"lse": i.lse[1:]},
     "page_size must be a power of two": lambda i: {"spec": dataclasses.replace(i.spec, page_size=3)},
     "num_nodes must be 1 to 257": lambda i: {"spec": dataclasses.replace(i.spec, nodes=258)},

@@ -107,11 +107,6 @@ def test_trees_and_windows(tree: str, window: int, fp8: bool, record) -> None:
     check(GqaSpec([100, 0, 3, 2000], 65, 4, 2, page_size=4, tree=tree, window=window, seed=1, fp8=fp8), record)
 
 
-@pytest.mark.parametrize("tree", ["chain", "block"])
-def test_window_by_index_without_depths(tree: str, record) -> None:
-    check(GqaSpec([300, 3], 17, tree=tree, window=40, with_depths=False), record)
-
-
 def test_window_reads_nothing_before_it(record) -> None:
     # Rows and page-table entries before the root's reach are poisoned by `build`: what a server has evicted.
     check(GqaSpec([30000, 4000, 100], 8, 8, 2, page_size=16, window=512, seed=4), record)
@@ -156,7 +151,7 @@ def test_row_that_sees_nothing_is_zero(record) -> None:
 
 def test_inputs_are_not_written() -> None:
     inputs = build(GqaSpec([300, 0, -1], 17, 8, page_size=4), DEVICE)
-    names = ("q", "k_pool", "v_pool", "page_table", "prefix_lens", "mask_words", "depths")
+    names = ("q", "k_pool", "v_pool", "page_table", "prefix_lens", "mask_words")
     # As integers: the poisoned inputs hold NaN, which differs from itself.
     bits = {
         name: t.view(torch.int32 if t.element_size() == 4 else torch.int16)

@@ -15,7 +15,6 @@ struct ScoreArgs {
   const __nv_bfloat16* q;
   int64_t q_row_stride, q_head_stride;
   const uint32_t* mask_words;  // null: the whole window is visible
-  const int32_t* depths;       // null: a node's depth is its index
   int words_per_row;
   float cap_scale;   // with a logit cap: scale / cap, and scores are tanh(q k * cap_scale) * scale_log2; 0 without
   float scale_log2;  // the scores' factor times log2(e)
@@ -302,6 +301,21 @@ struct AttendWarp {
           s[m][n][e] = 1.f - __fdividef(2.f, ptx::exp2_approx(fminf(s[m][n][e] * factor, 80.f)) + 1.f);
   }
 
+  // The node's mask, or null.
+  __device__ __forceinline__ const uint32_t* words_of(int node) const {
+    if (args.mask_words == nullptr) return nullptr;
+    return args.mask_words + (static_cast<int64_t>(piece.batch) * work.num_nodes + node) * args.words_per_row;
+  }
+
+  // Distance from the root: with a mask how many nodes are seen besides itself, without one the index.
+  __device__ __forceinline__ int depth(int node) const {
+    const uint32_t* words = words_of(node);
+    if (words == nullptr) return node;
+    int seen = 0;
+    for (int i = 0; i < args.words_per_row; ++i) seen += __popc(__ldg(words + i));
+    return max(0, seen - 1);
+  }
+
   // Hides keys that a node may not see, and keys past the end.
   __device__ __forceinline__ void mask(Scores& s, int first_key, int prefix, int end) const {
 #pragma unroll
@@ -309,9 +323,7 @@ struct AttendWarp {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int node = row_of_request(m, h) / work.group;
-        const int64_t at = static_cast<int64_t>(piece.batch) * work.num_nodes;
-        const uint32_t* words = args.mask_words == nullptr ? nullptr : args.mask_words + (at + node) * args.words_per_row;
-        auto depth = [&](int i) { return args.depths == nullptr ? i : __ldg(args.depths + at + i); };
+        const uint32_t* words = words_of(node);
         const int reach = work.window < 0 ? 0 : prefix + depth(node) - work.window;  // the first position it sees
         uint32_t visible = 0;
 #pragma unroll 1

@@ -41,8 +41,8 @@ void check_pool(const TensorView& t, const char* name, const TensorView& q, int6
 
 void gqa_tree_verify(TensorView out, tvm::ffi::Optional<TensorView> lse, TensorView q, TensorView k_pool, TensorView v_pool,
                      TensorView page_table, TensorView prefix_lens, tvm::ffi::Optional<TensorView> mask_words,
-                     tvm::ffi::Optional<TensorView> depths, tvm::ffi::Optional<TensorView> workspace, int64_t num_nodes,
-                     int64_t page_size, double sm_scale, int64_t window, double logit_cap, double k_scale, double v_scale) {
+                     tvm::ffi::Optional<TensorView> workspace, int64_t num_nodes, int64_t page_size, double sm_scale,
+                     int64_t window, double logit_cap, double k_scale, double v_scale) {
   DDTREE_CHECK(num_nodes >= 1 && num_nodes <= kGqaMaxNodes)
       << "num_nodes must be 1 to " << kGqaMaxNodes << ", got " << num_nodes;
   DDTREE_CHECK(page_size >= 1 && page_size <= kGqaMaxPageSize && (page_size & (page_size - 1)) == 0)
@@ -105,16 +105,6 @@ void gqa_tree_verify(TensorView out, tvm::ffi::Optional<TensorView> lse, TensorV
     check_size(t, "mask_words", 2, words);
     check_contiguous(t, "mask_words");
     p.mask_words = ptr<const uint32_t>(t);
-  }
-  if (depths.has_value()) {
-    const TensorView& t = depths.value();
-    check_same_device(t, "depths", q, "q");
-    check_i32(t, "depths");
-    check_rank(t, "depths", 2);
-    check_size(t, "depths", 0, batch);
-    check_size(t, "depths", 1, num_nodes);
-    check_contiguous(t, "depths");
-    p.depths = ptr<const int32_t>(t);
   }
   if (lse.has_value()) {
     const TensorView& t = lse.value();

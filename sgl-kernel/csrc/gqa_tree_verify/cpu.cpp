@@ -3,6 +3,7 @@
 // Rows (node x query head) of one KV head share its keys, so a block is converted to fp32 once for kRowBlock of them.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -108,7 +109,14 @@ struct Attend {
 
   int node(int r) const { return (first_row + r) / group; }
   int64_t head(int r) const { return kv_head * group + (first_row + r) % group; }
-  int64_t depth(int64_t node) const { return p.depths == nullptr ? node : p.depths[base_row + node]; }
+  // Distance from the root: with a mask how many nodes are seen besides itself, without one the index.
+  int64_t depth(int64_t node) const {
+    if (p.mask_words == nullptr) return node;
+    const uint32_t* words = p.mask_words + (base_row + node) * p.words_per_row;
+    int64_t seen = 0;
+    for (int i = 0; i < p.words_per_row; ++i) seen += std::popcount(words[i]);
+    return std::max<int64_t>(0, seen - 1);
+  }
 
   bool sees(int r, int64_t key) const {
     const int64_t seen = key - prefix;

@@ -78,7 +78,6 @@ void gqa_tree_verify_cuda(const GqaTreeVerifyParams& p, CUstream_st* stream) {
   args.score.q_row_stride = p.q_row_stride;
   args.score.q_head_stride = p.q_head_stride;
   args.score.mask_words = p.mask_words;
-  args.score.depths = p.depths;
   args.score.words_per_row = p.words_per_row;
   args.score.cap_scale = p.logit_cap > 0.f ? scale / p.logit_cap : 0.f;
   args.score.scale_log2 = (p.logit_cap > 0.f ? p.logit_cap : scale) * log2e;

@@ -26,7 +26,6 @@ struct GqaTreeVerifyParams {
   const int32_t* page_table;   // [batch, max_pages]
   const int32_t* prefix_lens;  // [batch]; negative: padded request
   const uint32_t* mask_words;  // [batch, num_nodes, words_per_row] contiguous; null: every node sees the whole window
-  const int32_t* depths;       // [batch, num_nodes] contiguous, 0 to num_nodes - 1; null: a node's depth is its index
   void* workspace;             // 16-byte aligned; may be null when workspace_bytes is 0
   int64_t workspace_bytes;
 
@@ -43,7 +42,8 @@ struct GqaTreeVerifyParams {
   int head_dim;      // 64, 128 or 256
   int page_size;     // power of two, 1 to 64
   int words_per_row; // ceil(num_nodes / 32)
-  int window;        // how far back a query sees in positions, itself not counted; negative: no limit
+  int window;        // how far back a query sees in positions, itself not counted; negative: no limit. A node's position is
+                     // its depth: how many nodes it sees besides itself, or its index without a mask
   float sm_scale;    // multiplies q . k before the softmax; positive
   float logit_cap;   // scores become cap * tanh(score / cap); 0: none
   float k_scale;     // of an fp8 pool: the key is this times what the pool holds; 1 otherwise

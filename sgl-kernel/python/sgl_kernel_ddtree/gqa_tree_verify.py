@@ -13,14 +13,14 @@ The contract is stated here and nowhere else. B requests, N nodes a request, Hq 
 | page_table | [B, max_pages] | int32 | token j of request b is row page_table[b, j // page_size] * page_size + j % page_size |
 | prefix_lens | [B] | int32 | committed tokens before the window; 0 is legal; negative marks a padded request |
 | mask_words | [B, N, ceil(N/32)] or None | int32 or uint32 | bit j % 32 of word j // 32 of row i: node i sees node j |
-| depths | [B, N] or None | int32 | position of a node less prefix_lens, 0 to N - 1, the root's is 0; None: its index |
 | workspace | bytes, contiguous | any | from `gqa_tree_verify_workspace`; the CPU twin takes None |
 
 Node i of request b is token prefix_lens[b] + i, and its rows are already in the pools. Every node sees the whole prefix; of
 the window it sees what its mask row says, and without mask_words all of it, which is what a drafter's block wants. With
-`window` >= 0 a node sees only keys whose position is at least its own less `window`: prefix token j has position j, node j
-prefix_lens + depths[j], so siblings count as one step. `depths` is read for that alone. `logit_cap` > 0 makes a score s
-into cap * tanh(s / cap) after the scale. An fp8 pool holds keys divided by k_scale and values divided by v_scale.
+`window` >= 0 a node sees only keys whose position is at least its own less `window`. Prefix token j has position j, a node
+prefix_lens + its depth: how many nodes it sees besides itself, so that siblings count as one step; without mask_words its
+index. `logit_cap` > 0 makes a score s into cap * tanh(s / cap) after the scale. An fp8 pool holds keys divided by k_scale and
+values divided by v_scale.
 
 A row that sees no key, and every row of a padded request, gives zeros and a log-sum-exp of -inf, never NaN. All rows of the
 tokens that a request's root sees, and of its nodes, must hold finite numbers, hidden nodes too; no other row of the pools is
@@ -29,7 +29,7 @@ read, nor any page-table entry past the last token's.
 1 <= N <= 257, D is 64, 128 or 256, Hq / Hkv is 1 to 16, page_size a power of two up to 64, sm_scale positive. Last dimensions
 are contiguous; bases and strides of q, k_pool, v_pool and out are multiples of 16 bytes. Decode is N = 1.
 
-Lengths, masks and depths are read on the device, so one captured CUDA graph replays with any lengths, trees and padded rows.
+Lengths and masks are read on the device, so one captured CUDA graph replays with any lengths, trees and padded rows.
 The operator allocates nothing and does not synchronise. The same inputs give the same bits. The CUDA kernel takes the row sum
 of probabilities as rounded to 16 bits, so its log-sum-exp is good to 2^-8; it saturates values beyond 65504 where a row's work
 is split, and with an fp8 pool also queries beyond that; and it is one cooperative launch, so it waits until the whole card
@@ -64,7 +64,6 @@ def gqa_tree_verify(
     page_table: torch.Tensor,
     prefix_lens: torch.Tensor,
     mask_words: torch.Tensor | None,
-    depths: torch.Tensor | None,
     workspace: torch.Tensor | None,
     num_nodes: int,
     page_size: int,
@@ -88,7 +87,6 @@ def gqa_tree_verify(
         page_table,
         prefix_lens,
         mask_words,
-        depths,
         workspace,
         num_nodes,
         page_size,

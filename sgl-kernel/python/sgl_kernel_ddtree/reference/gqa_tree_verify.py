@@ -11,21 +11,20 @@ from sgl_kernel_ddtree.reference.mla_tree_verify import slots_of, unpack_mask
 
 
 def visible_keys(
-    prefix: int, num_nodes: int, tree: torch.Tensor | None, depths: torch.Tensor | None, window: int, device: torch.device
+    prefix: int, num_nodes: int, tree: torch.Tensor | None, window: int, device: torch.device
 ) -> torch.Tensor:
     """bool [num_nodes, prefix + num_nodes]: which keys of one request its nodes see.
 
     Args:
         prefix: committed tokens.
         tree: bool [num_nodes, num_nodes], [i, j]: i sees j; None: all of the window.
-        depths: integer [num_nodes]; None: the index.
         window: how far back in positions, itself not counted; negative: no limit.
     """
     seen = torch.ones(num_nodes, prefix + num_nodes, dtype=torch.bool, device=device)
     if tree is not None:
         seen[:, prefix:] = tree
     if window >= 0:
-        depth = torch.arange(num_nodes, device=device) if depths is None else depths.long()
+        depth = torch.arange(num_nodes, device=device) if tree is None else (tree.sum(-1) - 1).clamp_min(0)
         positions = torch.cat([torch.arange(prefix, device=device), prefix + depth])
         seen &= positions >= prefix + depth[:, None] - window
     return seen
@@ -38,7 +37,6 @@ def gqa_tree_verify_reference(
     page_table: torch.Tensor,
     prefix_lens: torch.Tensor,
     mask_words: torch.Tensor | None,
-    depths: torch.Tensor | None,
     *,
     num_nodes: int,
     page_size: int,
@@ -69,7 +67,6 @@ def gqa_tree_verify_reference(
             prefix,
             num_nodes,
             None if trees is None else trees[request],
-            None if depths is None else depths[request],
             window,
             q.device,
         )[:, first:]

@@ -62,7 +62,6 @@ def gqa_tree_verify(
     page_table: torch.Tensor,
     prefix_lens: torch.Tensor,
     mask_words: Optional[torch.Tensor],
-    depths: Optional[torch.Tensor],
     workspace: torch.Tensor,
     *,
     num_nodes: int,
@@ -87,14 +86,12 @@ def gqa_tree_verify(
         prefix_lens: ``[B]`` int32; negative for a padded request.
         mask_words: ``[B, N, ceil(N/32)]`` int32 or uint32 ancestor bits; None
             for a block whose tokens all see each other.
-        depths: ``[B, N]`` int32, a node's position less the root's; None for
-            its index. Read with ``window`` only.
         workspace: from :func:`prepare`.
         num_nodes: N.
         page_size: power of two, up to 64.
         sm_scale: factor on the scores.
         window: how many positions back a node sees, itself not counted;
-            negative for no limit.
+            negative for no limit. A node stands at its depth in the tree.
         logit_cap: scores become ``cap * tanh(score / cap)``; 0 for none.
         k_scale, v_scale: factors on the rows of an fp8 pool.
 
@@ -110,7 +107,6 @@ def gqa_tree_verify(
         page_table,
         prefix_lens,
         mask_words,
-        depths,
         workspace,
         num_nodes,
         page_size,
