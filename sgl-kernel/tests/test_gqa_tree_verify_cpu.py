@@ -27,7 +27,7 @@ def check(spec: GqaSpec) -> GqaInputs:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
 @pytest.mark.parametrize("nodes", [1, 2, 8, 17, 33, 64, 257])
 def test_node_counts(nodes: int, dtype: torch.dtype) -> None:
-    check(GqaSpec([0, 45, -1, 1], nodes, page_size=4, seed=nodes, dtype=dtype))
+    check(GqaSpec([0, 45, -1, 1], nodes, 3, 1, 64, page_size=4, seed=nodes, dtype=dtype))
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256])
@@ -44,7 +44,7 @@ def test_page_sizes(page_size: int) -> None:
 @pytest.mark.parametrize("tree", ["random", "chain", "star", "forest", "bushy", "block"])
 @pytest.mark.parametrize("window", [-1, 0, 1, 7, 50])
 def test_trees_and_windows(tree: str, window: int) -> None:
-    check(GqaSpec([70, 0, 20], 40, 2, tree=tree, window=window, page_size=2, dtype=torch.float32))
+    check(GqaSpec([70, 0, 20], 34, 2, 1, 64, page_size=2, tree=tree, window=window, dtype=torch.float32))
 
 
 def test_window_counts_positions_not_nodes() -> None:
