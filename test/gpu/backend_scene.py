@@ -120,12 +120,14 @@ class Requests:
         k: ``[B * N, 1, 576]``.
         out_cache_loc: ``[B * N]`` int64, slots of the window.
         rows: ``[B]`` int64, rows of ``req_to_token``.
+        first_row: of the rows to choose from.
     """
 
     layer: Layer
     prefix: list[int]
     num_nodes: int
     seed: int = 0
+    first_row: int = 0
 
     def __post_init__(self) -> None:
         rng = random.Random(self.seed)
@@ -135,7 +137,7 @@ class Requests:
         layer.table.fill_(NO_SUCH_SLOT)
         num_pages = layer.pool.kv_buffer[0].shape[0] // page
         pages = rng.sample(range(1, num_pages), sum(-(-(p + self.num_nodes) // page) for p in self.prefix))
-        self.rows = torch.tensor(rng.sample(range(layer.table.shape[0]), len(self.prefix)), device="cuda")
+        self.rows = torch.tensor(rng.sample(range(self.first_row, layer.table.shape[0]), len(self.prefix)), device="cuda")
         self.slots, window = [], []
         for row, prefix in zip(self.rows.tolist(), self.prefix, strict=True):
             position = torch.arange(prefix + self.num_nodes)
