@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from gpu_harness.config import GpuConfig
-from harness.config import MODELS
+from harness.config import LOGS, MODELS
 from harness.generate import REQUEST_SECONDS
 from harness.process import Server
 from harness.prompts import all_prompts
@@ -39,12 +39,15 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     config = GpuConfig("random-mla", backend=request.param, graph_sizes=(1, 4, 8))
     search = [str(path), str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(search)}
-    server = Server(config.arguments(ensure(MODELS, config.pair)), path / "server.log", environ)
+    log = LOGS / f"step-sync-{os.getpid()}" / f"{config}.log"
+    server = Server(config.arguments(ensure(MODELS, config.pair)), log, environ)
     try:
         server.wait_ready()
         yield server
     finally:
         server.stop()
+    if not request.session.testsfailed:
+        log.unlink()
 
 
 def guarded_steps(server: Server) -> int:
