@@ -51,7 +51,7 @@ serve: install ## a server with speculative decoding on 127.0.0.1:PORT (MODEL= D
 
 # What is named with TESTS= runs whole, long tests included; else servers in one process, units in the other.
 test: install $(VENV)/.tests ## the tests, without the long ones (TESTS= narrows them)
-	@$(PY) -m pytest $(TESTS) $(if $(findstring command,$(origin TESTS)),,-m "not long" -n 2 --dist loadgroup)
+	@$(PY) -m pytest $(TESTS) $(if $(findstring command,$(origin TESTS)),,-m "not long" -n 2)
 
 test-long: install $(VENV)/.tests ## the long tests of DDTREE servers: a nightly job
 	@$(PY) -m pytest test/server -m long

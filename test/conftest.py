@@ -5,6 +5,8 @@ Starting a server costs more than most of its tests, so every run has few of the
 model with each algorithm, each page size with both. `make test-long` has all others.
 """
 
+from pathlib import PurePosixPath
+
 import pytest
 
 # Servers of every run, by name.
@@ -25,7 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in COMPARED and _server(item) not in EVERY_RUN:
             item.add_marker(pytest.mark.long)
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
 def _server(item: pytest.Item) -> str | None:
@@ -34,7 +35,16 @@ def _server(item: pytest.Item) -> str | None:
     return str(params["server"]) if "server" in params else None
 
 
-def _group(item: pytest.Item) -> str:
-    """Tests that share servers or a built wheel run in one process, and those of one file do."""
-    folder = item.path.parent.name
-    return folder if folder in ("server", "fork") else item.path.stem
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Tests of one file stay in one process; so do all that share servers, or a built wheel."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = PurePosixPath(nodeid.split("::")[0])
+            return file.parent.name if file.parent.name in ("server", "fork") else str(file)
+
+    # In the order of collection, servers first, and not the folders of most tests.
+    config.option.loadscopereorder = False
+    return ByFolder(config, log)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -29,7 +30,8 @@ class ProcessGroup:
     """A command that leads its own process group.
 
     Standard error goes to ``log``, standard output to a file beside it. Stopping
-    ends the group, not only the leader, so no scheduler is left behind.
+    ends the group, not only the leader, so no scheduler is left behind. The leader
+    gets SIGTERM when the thread that made it is gone, however it ended.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
@@ -43,6 +45,7 @@ class ProcessGroup:
                 stderr=err,
                 env=dict(environ),
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         self.pgid = self._process.pid
 
@@ -77,6 +80,11 @@ class ProcessGroup:
     def errors(self) -> str:
         """Everything that the group has written to standard error, its log included."""
         return self.log.read_text(errors="replace")
+
+
+def _end_with_parent() -> None:
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,8 +17,8 @@ from harness.generate import (
     flush,
     generate,
     generate_together,
+    hang_up,
     load,
-    wait_idle,
 )
 from harness.process import Server
 from harness.prompts import NEW_TOKENS, all_prompts, encode, short_prompts, spell, walk
@@ -37,8 +36,8 @@ CROWDED = ServerConfig(
     budget=32,
     options=("--max-total-tokens", "900", "--schedule-conservativeness", "0.1"),
 )
-# The nightly run takes the full thousand.
-MIXED_REQUESTS = int(os.environ.get("DDTREE_MIXED_REQUESTS", "200"))
+# A page a token, so that each leaked slot counts.
+MIXED = ServerConfig("random-gqa", "DDTREE", page_size=1, budget=32)
 
 
 def servers(*configs: ServerConfig) -> pytest.MarkDecorator:
@@ -177,16 +176,7 @@ def test_aborts_during_a_verify_leave_the_others_right(server, expected):
         prompt = prompts[index % len(prompts)]
         if index % 2 == 0:
             return prompt.name, generate(server, prompt.ids).ids
-        body = {
-            "input_ids": list(prompt.ids),
-            "sampling_params": {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True},
-            "stream": True,
-        }
-        url = f"{server.url}/generate"
-        with httpx.stream("POST", url, json=body, timeout=REQUEST_SECONDS) as stream:
-            for seen, _ in enumerate(stream.iter_lines()):
-                if seen > draw.randrange(1, 9):
-                    break
+        hang_up(server, prompt.ids, draw.randrange(1, 9))
         return None
 
     with ThreadPoolExecutor(MAX_RUNNING_REQUESTS) as threads:
@@ -217,28 +207,37 @@ def test_retracted_requests_say_the_same(server):
     assert load(server)["num_used_tokens"] == 0
 
 
-@servers(RANDOM)
-def test_no_slot_is_lost_over_many_mixed_requests(server, expected):
+@pytest.mark.parametrize(
+    ("server", "count"), [(RANDOM, 200), (MIXED, 1000)], indirect=["server"], ids=["200-requests", "1000-requests"]
+)
+def test_no_slot_is_lost_over_many_mixed_requests(server, count, expected):
+    """Short and long, cached or not, greedy, sampled, bound by a schema, or given up half way."""
     flush(server)
     prompts = all_prompts()
     draw = random.Random(1)
-    plans = [
-        (draw.choice(prompts), draw.choice((1, 2, 7, 40)), draw.choice((0.0, 0.0, 0.8))) for _ in range(MIXED_REQUESTS)
-    ]
+    kinds = ("greedy", "greedy", "sampled", "schema", "given up")
+    plans = [(draw.choice(kinds), draw.choice(prompts), draw.choice((1, 2, 7, 40))) for _ in range(count)]
 
-    def ask(plan) -> list[int]:
-        prompt, tokens, temperature = plan
-        return generate(server, prompt.ids, tokens, temperature=temperature).ids
+    def ask(plan) -> list[int] | None:
+        kind, prompt, tokens = plan
+        match kind:
+            case "greedy":
+                return generate(server, prompt.ids, tokens).ids
+            case "sampled":
+                generate(server, prompt.ids, tokens, temperature=0.8)
+            case "schema":
+                generate(server, prompt.ids, tokens, json_schema=json.dumps(SCHEMA))
+            case "given up":
+                hang_up(server, prompt.ids, tokens)
+        return None
 
     with ThreadPoolExecutor(12) as threads:
         answers = list(threads.map(ask, plans))
-    for (prompt, tokens, temperature), ids in zip(plans, answers, strict=True):
-        if temperature == 0:
+    for (kind, prompt, tokens), ids in zip(plans, answers, strict=True):
+        if kind == "greedy":
             assert ids == expected[prompt.name].ids[:tokens], prompt.name
-    wait_idle(server)
     flush(server)
-    now = load(server)
-    assert now["num_used_tokens"] == 0
+    assert load(server)["num_used_tokens"] == 0
 
 
 def test_hidden_states_are_those_of_plain_decoding(pool):

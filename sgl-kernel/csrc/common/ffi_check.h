@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/dtype.h>
@@ -63,6 +64,16 @@ inline void check_last_dim_contiguous(const TensorView& t, const char* name) {
 }
 inline void check_contiguous(const TensorView& t, const char* name) {
   DDTREE_CHECK(t.IsContiguous()) << name << " must be contiguous";
+}
+
+// What most arguments are: dense, of one exact shape, beside the operator's first argument.
+inline void check_dense(const TensorView& t, const char* name, std::initializer_list<int64_t> shape,
+                        const TensorView& ref, const char* ref_name) {
+  check_same_device(t, name, ref, ref_name);
+  check_rank(t, name, static_cast<int>(shape.size()));
+  int dim = 0;
+  for (const int64_t size : shape) check_size(t, name, dim++, size);
+  check_contiguous(t, name);
 }
 
 inline char* raw_ptr(const TensorView& t) { return static_cast<char*>(t.data_ptr()) + t.byte_offset(); }

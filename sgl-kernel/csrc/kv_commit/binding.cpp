@@ -23,30 +23,25 @@ void kv_commit(TensorView addresses, TensorView row_bytes, TensorView slots, Ten
   check_last_dim_contiguous(slots, "slots");
   const int64_t batch = slots.size(0);
 
-  check_same_device(addresses, "addresses", slots, "slots");
-  check_i64(addresses, "addresses");
+  const auto check = [&](const TensorView& t, const char* name, std::initializer_list<int64_t> shape) {
+    check_dense(t, name, shape, slots, "slots");
+  };
   check_rank(addresses, "addresses", 1);
-  check_contiguous(addresses, "addresses");
-  check_same_device(row_bytes, "row_bytes", slots, "slots");
+  const int64_t buffers = addresses.size(0);
+  check(addresses, "addresses", {buffers});
+  check_i64(addresses, "addresses");
+  check(row_bytes, "row_bytes", {buffers});
   check_i64(row_bytes, "row_bytes");
-  check_rank(row_bytes, "row_bytes", 1);
-  check_size(row_bytes, "row_bytes", 0, addresses.size(0));
-  check_contiguous(row_bytes, "row_bytes");
 
-  check_same_device(path_nodes, "path_nodes", slots, "slots");
-  check_i32(path_nodes, "path_nodes");
   check_rank(path_nodes, "path_nodes", 2);
-  check_size(path_nodes, "path_nodes", 0, batch);
-  check_contiguous(path_nodes, "path_nodes");
   const int64_t columns = path_nodes.size(1);
+  check(path_nodes, "path_nodes", {batch, columns});
+  check_i32(path_nodes, "path_nodes");
   DDTREE_CHECK(columns >= 1 && columns <= kCommitMaxColumns)
       << "path_nodes.shape[1] must be 1 to " << kCommitMaxColumns << ", got " << columns;
-  check_same_device(commit_lens, "commit_lens", slots, "slots");
+  check(commit_lens, "commit_lens", {batch});
   check_i32(commit_lens, "commit_lens");
-  check_rank(commit_lens, "commit_lens", 1);
-  check_size(commit_lens, "commit_lens", 0, batch);
-  check_contiguous(commit_lens, "commit_lens");
-  if (batch == 0 || addresses.size(0) == 0) return;
+  if (batch == 0 || buffers == 0) return;
 
   KvCommitParams p{};
   p.addresses = ptr<const int64_t>(addresses);
@@ -55,7 +50,7 @@ void kv_commit(TensorView addresses, TensorView row_bytes, TensorView slots, Ten
   p.path_nodes = ptr<const int32_t>(path_nodes);
   p.commit_lens = ptr<const int32_t>(commit_lens);
   p.slots_row_stride = slots.stride(0);
-  p.num_buffers = static_cast<int>(addresses.size(0));
+  p.num_buffers = static_cast<int>(buffers);
   p.batch = static_cast<int>(batch);
   p.columns = static_cast<int>(columns);
 

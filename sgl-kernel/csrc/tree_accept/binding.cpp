@@ -10,18 +10,6 @@
 #endif
 
 namespace ddtree {
-namespace {
-
-void check_shape(const TensorView& t, const char* name, const TensorView& ref, int64_t batch, int64_t columns) {
-  check_same_device(t, name, ref, "tokens");
-  check_rank(t, name, columns == 0 ? 1 : 2);
-  check_size(t, name, 0, batch);
-  if (columns != 0) check_size(t, name, 1, columns);
-  check_contiguous(t, name);
-}
-
-}  // namespace
-
 void tree_accept(TensorView tokens, TensorView parents, TensorView target_tokens, TensorView prefix_lens,
                  TensorView path_nodes, TensorView commit_lens, TensorView bonus, TensorView path_tokens,
                  TensorView new_seq_lens) {
@@ -40,23 +28,26 @@ void tree_accept(TensorView tokens, TensorView parents, TensorView target_tokens
   DDTREE_CHECK(columns >= 1 && columns <= kAcceptMaxColumns)
       << "path_nodes.shape[1] must be 1 to " << kAcceptMaxColumns << ", got " << columns;
 
-  check_shape(tokens, "tokens", tokens, batch, nodes);
+  const auto check = [&](const TensorView& t, const char* name, std::initializer_list<int64_t> shape) {
+    check_dense(t, name, shape, tokens, "tokens");
+  };
+  check(tokens, "tokens", {batch, nodes});
   check_i64(tokens, "tokens");
-  check_shape(parents, "parents", tokens, batch, nodes);
+  check(parents, "parents", {batch, nodes});
   check_i32(parents, "parents");
-  check_shape(target_tokens, "target_tokens", tokens, batch, nodes);
+  check(target_tokens, "target_tokens", {batch, nodes});
   check_i64(target_tokens, "target_tokens");
-  check_shape(prefix_lens, "prefix_lens", tokens, batch, 0);
+  check(prefix_lens, "prefix_lens", {batch});
   check_i64(prefix_lens, "prefix_lens");
-  check_shape(path_nodes, "path_nodes", tokens, batch, columns);
+  check(path_nodes, "path_nodes", {batch, columns});
   check_i32(path_nodes, "path_nodes");
-  check_shape(path_tokens, "path_tokens", tokens, batch, columns);
+  check(path_tokens, "path_tokens", {batch, columns});
   check_i64(path_tokens, "path_tokens");
-  check_shape(commit_lens, "commit_lens", tokens, batch, 0);
+  check(commit_lens, "commit_lens", {batch});
   check_i32(commit_lens, "commit_lens");
-  check_shape(bonus, "bonus", tokens, batch, 0);
+  check(bonus, "bonus", {batch});
   check_i64(bonus, "bonus");
-  check_shape(new_seq_lens, "new_seq_lens", tokens, batch, 0);
+  check(new_seq_lens, "new_seq_lens", {batch});
   check_i64(new_seq_lens, "new_seq_lens");
   if (batch == 0) return;
 

@@ -10,25 +10,6 @@
 #endif
 
 namespace ddtree {
-namespace {
-
-void check_per_node(const TensorView& t, const char* name, const TensorView& ref, int64_t batch, int64_t nodes) {
-  check_same_device(t, name, ref, "candidate_ids");
-  check_rank(t, name, 2);
-  check_size(t, name, 0, batch);
-  check_size(t, name, 1, nodes);
-  check_contiguous(t, name);
-}
-
-void check_per_request(const TensorView& t, const char* name, const TensorView& ref, int64_t batch) {
-  check_same_device(t, name, ref, "candidate_ids");
-  check_rank(t, name, 1);
-  check_size(t, name, 0, batch);
-  check_contiguous(t, name);
-}
-
-}  // namespace
-
 void tree_build(TensorView candidate_ids, TensorView candidate_logprobs, TensorView root_tokens,
                 TensorView prefix_lens, TensorView tokens, TensorView parents, TensorView depths, TensorView positions,
                 TensorView mask_words, TensorView first_child, TensorView next_sibling, TensorView used_nodes,
@@ -49,46 +30,37 @@ void tree_build(TensorView candidate_ids, TensorView candidate_logprobs, TensorV
   DDTREE_CHECK(width >= 1 && width <= kTreeMaxCandidates)
       << "candidate_ids.shape[2] must be 1 to " << kTreeMaxCandidates << ", got " << width;
 
-  check_same_device(candidate_logprobs, "candidate_logprobs", candidate_ids, "candidate_ids");
+  const auto check = [&](const TensorView& t, const char* name, std::initializer_list<int64_t> shape) {
+    check_dense(t, name, shape, candidate_ids, "candidate_ids");
+  };
+  check(candidate_logprobs, "candidate_logprobs", {batch, depth, width});
   check_f32(candidate_logprobs, "candidate_logprobs");
-  check_rank(candidate_logprobs, "candidate_logprobs", 3);
-  for (int dim = 0; dim < 3; ++dim) {
-    check_size(candidate_logprobs, "candidate_logprobs", dim, candidate_ids.size(dim));
-  }
-  check_contiguous(candidate_logprobs, "candidate_logprobs");
-
-  check_per_request(root_tokens, "root_tokens", candidate_ids, batch);
+  check(root_tokens, "root_tokens", {batch});
   check_i64(root_tokens, "root_tokens");
-  check_per_request(prefix_lens, "prefix_lens", candidate_ids, batch);
+  check(prefix_lens, "prefix_lens", {batch});
   check_i64(prefix_lens, "prefix_lens");
-  check_per_request(used_nodes, "num_nodes", candidate_ids, batch);
-  check_i32(used_nodes, "num_nodes");
 
   check_rank(tokens, "tokens", 2);
   const int64_t nodes = tokens.size(1);
   DDTREE_CHECK(nodes >= 1 && nodes <= kTreeMaxNodes)
       << "tokens.shape[1] (nodes) must be 1 to " << kTreeMaxNodes << ", got " << nodes;
-  check_per_node(tokens, "tokens", candidate_ids, batch, nodes);
-  check_i64(tokens, "tokens");
-  check_per_node(positions, "positions", candidate_ids, batch, nodes);
-  check_i64(positions, "positions");
-  check_per_node(parents, "parents", candidate_ids, batch, nodes);
-  check_i32(parents, "parents");
-  check_per_node(depths, "depths", candidate_ids, batch, nodes);
-  check_i32(depths, "depths");
-  check_per_node(first_child, "first_child", candidate_ids, batch, nodes);
-  check_i32(first_child, "first_child");
-  check_per_node(next_sibling, "next_sibling", candidate_ids, batch, nodes);
-  check_i32(next_sibling, "next_sibling");
-
   const int64_t words = (nodes + 31) / 32;
-  check_same_device(mask_words, "mask_words", candidate_ids, "candidate_ids");
+  check(tokens, "tokens", {batch, nodes});
+  check_i64(tokens, "tokens");
+  check(parents, "parents", {batch, nodes});
+  check_i32(parents, "parents");
+  check(depths, "depths", {batch, nodes});
+  check_i32(depths, "depths");
+  check(positions, "positions", {batch, nodes});
+  check_i64(positions, "positions");
+  check(mask_words, "mask_words", {batch, nodes, words});
   check_word32(mask_words, "mask_words");
-  check_rank(mask_words, "mask_words", 3);
-  check_size(mask_words, "mask_words", 0, batch);
-  check_size(mask_words, "mask_words", 1, nodes);
-  check_size(mask_words, "mask_words", 2, words);
-  check_contiguous(mask_words, "mask_words");
+  check(first_child, "first_child", {batch, nodes});
+  check_i32(first_child, "first_child");
+  check(next_sibling, "next_sibling", {batch, nodes});
+  check_i32(next_sibling, "next_sibling");
+  check(used_nodes, "num_nodes", {batch});
+  check_i32(used_nodes, "num_nodes");
   if (batch == 0) return;
 
   TreeBuildParams p{};

@@ -8,6 +8,7 @@ on data, a blocking copy.
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import torch
@@ -19,19 +20,18 @@ STEP = "sglang.srt.speculative.ddtree.worker.DDTreeWorker.forward_batch_generati
 # The first steps compile kernels and load modules, which waits.
 WARM_UP_STEPS = 16
 
-steps = 0
+numbers = itertools.count(1)
 
 
 def guarded(forward, worker, batch, *args, **kwargs):
     """One step; from the last warm-up step on, an error instead of a wait."""
-    global steps
     if batch.forward_mode.is_extend() or batch.is_extend_in_batch or batch.forward_mode.is_idle():
         return forward(worker, batch, *args, **kwargs)
-    steps += 1
-    if steps <= WARM_UP_STEPS:
+    number = next(numbers)
+    if number <= WARM_UP_STEPS:
         return forward(worker, batch, *args, **kwargs)
-    if steps % 16 == 0:
-        logger.info("ddtree-sync-plugin: %d steps guarded", steps - WARM_UP_STEPS)
+    if number % 16 == 0:
+        logger.info("ddtree-sync-plugin: %d steps guarded", number - WARM_UP_STEPS)
     torch.cuda.set_sync_debug_mode("error")
     try:
         return forward(worker, batch, *args, **kwargs)

@@ -65,6 +65,19 @@ def generate_together(
         return list(threads.map(lambda ids: generate(server, ids, **sampling), prompts))
 
 
+def hang_up(server: Server, ids: Sequence[int], lines: int) -> None:
+    """Start a long answer as a stream and close the connection after so many lines of it."""
+    body = {
+        "input_ids": list(ids),
+        "sampling_params": {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True},
+        "stream": True,
+    }
+    with httpx.stream("POST", f"{server.url}/generate", json=body, timeout=REQUEST_SECONDS) as stream:
+        for seen, _ in enumerate(stream.iter_lines()):
+            if seen >= lines:
+                break
+
+
 def load(server: Server) -> dict[str, Any]:
     """The scheduler's load: running and waiting requests, KV tokens in use."""
     answer = httpx.get(f"{server.url}/v1/loads", timeout=REQUEST_SECONDS)

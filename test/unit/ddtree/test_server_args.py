@@ -6,6 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.launch_checks.error import LaunchError
 from sglang.srt.speculative.ddtree import server_args as handler
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 
@@ -39,6 +40,9 @@ def test_the_window_covers_the_block_and_the_tree(budget, nodes, window, holds):
 def plain_config(**changed):
     values = dict(
         speculative_num_draft_tokens=None,
+        speculative_num_steps=None,
+        speculative_eagle_topk=1,
+        pp_size=1,
         enable_unified_memory=False,
         dcp_size=1,
         enable_dp_attention=False,
@@ -58,6 +62,9 @@ def plain_config(**changed):
     "flag,changed",
     [
         ("--speculative-num-draft-tokens", dict(speculative_num_draft_tokens=16)),
+        ("--speculative-num-steps", dict(speculative_num_steps=3)),
+        ("--speculative-ddtree-topk", dict(speculative_eagle_topk=4)),
+        ("--pp-size", dict(pp_size=2)),
         ("--enable-unified-memory", dict(enable_unified_memory=True)),
         ("--dcp-size", dict(dcp_size=2)),
         ("--enable-dp-attention", dict(enable_dp_attention=True)),
@@ -136,3 +143,61 @@ def test_verify_goes_to_a_backend_that_holds_a_tree(
     else:
         with pytest.raises(ValueError, match=problem):
             handler._route_verify(SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    "declared,head",
+    [
+        (dict(architectures=["DFlashDraftModel"]), None),
+        (dict(architectures=["DFlash2DraftModel"]), "DFlash2 selector"),
+        (dict(architectures=["MiniMaxDFlash2DraftModel"]), "DFlash2 selector"),
+        (dict(architectures=["LiLiCorrDraftModel"]), "LiLiCorr"),
+        (
+            dict(
+                architectures=["DFlashDraftModel"],
+                dflash_config=dict(projector_type="domino"),
+            ),
+            "Domino",
+        ),
+    ],
+)
+def test_a_draft_with_a_conditional_head_is_refused_at_the_launch(
+    monkeypatch, declared, head
+):
+    from sglang.srt.launch_checks import model_pair
+    from sglang.srt.utils import hf_transformers_utils
+    from transformers import PretrainedConfig
+
+    draft = PretrainedConfig(**declared)
+    cfg = SimpleNamespace(
+        speculative_algorithm="DDTREE",
+        speculative_draft_model_path="draft",
+        speculative_draft_model_revision=None,
+        trust_remote_code=False,
+        json_model_override_args="{}",
+    )
+    monkeypatch.setattr(model_pair, "resolving_view", lambda args: cfg)
+    monkeypatch.setattr(model_pair, "model_config_of", lambda args: None)
+    monkeypatch.setattr(model_pair, "_misfits", lambda *_: ())
+    monkeypatch.setattr(hf_transformers_utils, "get_config", lambda *_, **__: draft)
+    monkeypatch.setattr(hf_transformers_utils, "get_hf_text_config", lambda config: config)
+    if head is None:
+        model_pair.check_model_pair(SimpleNamespace())
+        return
+    with pytest.raises(LaunchError, match=f"{head} head.*--speculative-algorithm DFLASH"):
+        model_pair.check_model_pair(SimpleNamespace())
+    cfg.speculative_algorithm = "DFLASH"
+    model_pair.check_model_pair(SimpleNamespace())
+
+
+@pytest.mark.parametrize("head", ["selector", "lilicorr", "_is_domino"])
+def test_a_loaded_conditional_head_is_refused(head):
+    from sglang.srt.speculative.ddtree.worker import DDTreeWorker
+
+    worker = DDTreeWorker.__new__(DDTreeWorker)
+    worker.selector = worker.lilicorr = None
+    worker._is_domino = False
+    worker._refuse_conditional_heads()
+    setattr(worker, head, True)
+    with pytest.raises(ValueError, match="--speculative-algorithm DFLASH"):
+        worker._refuse_conditional_heads()

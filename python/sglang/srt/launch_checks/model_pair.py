@@ -34,6 +34,12 @@ def check_model_pair(server_args: ServerArgs) -> None:
         revision=cfg.speculative_draft_model_revision,
         model_override_args=json.loads(cfg.json_model_override_args),
     )
+    if cfg.speculative_algorithm == "DDTREE":
+        from sglang.srt.speculative.ddtree.draft_heads import conditional_head_of, refusal_of
+
+        head = conditional_head_of(draft)
+        if head is not None:
+            raise LaunchError(refusal_of(head))
     for misfit in _misfits(draft, get_hf_text_config(draft), model_config_of(server_args)):
         raise LaunchError(
             f"the draft {cfg.speculative_draft_model_path} does not fit the target "

@@ -14,11 +14,11 @@ def kv_rows_of(pool: object) -> KVRows:
         ValueError: a pool whose tokens own more than one row a buffer, for
             example quantisation scales or a head-major page layout.
     """
-    move = getattr(type(pool), "move_kv_cache", None)
-    if move is MLATokenToKVPool.move_kv_cache:
+    # By exact type: a subclass may keep more of a token's state, such as scales.
+    if type(pool) is MLATokenToKVPool:
         return KVRows.of(pool.kv_buffer)
     if (
-        move is MHATokenToKVPool.move_kv_cache
+        type(pool) is MHATokenToKVPool
         and not pool.use_hnd
         and getattr(pool, "k_scale_buffer", None) is None
     ):

@@ -79,6 +79,21 @@ def _refuse_flags(cfg) -> None:
             "the target's width is the budget plus one; set --speculative-ddtree-budget",
         ),
         (
+            cfg.speculative_num_steps not in (None, 1),
+            "--speculative-num-steps",
+            "a block is drafted in one step; its length is --speculative-dflash-block-size",
+        ),
+        (
+            cfg.speculative_eagle_topk not in (None, 1),
+            "--speculative-eagle-topk",
+            "candidates a position are set with --speculative-ddtree-topk",
+        ),
+        (
+            cfg.pp_size != 1,
+            "--pp-size",
+            "the drafter reads features of layers that would be on other ranks",
+        ),
+        (
             cfg.enable_unified_memory,
             "--enable-unified-memory",
             "its page-granular KV moves cannot commit single rows of a tree",

@@ -34,6 +34,7 @@ from sglang.srt.speculative.ddtree.accept import choose_per_node
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 from sglang.srt.speculative.ddtree.candidates import CandidateSampler
 from sglang.srt.speculative.ddtree.chain_check import ChainCheck
+from sglang.srt.speculative.ddtree.draft_heads import refusal_of
 from sglang.srt.speculative.ddtree.hidden_states import (
     keep_last_layer,
     return_path_states,
@@ -132,6 +133,7 @@ class DDTreeWorker(DFlashWorkerV2):
             )
 
     def _refuse_conditional_heads(self) -> None:
+        """By what was loaded; the launch has checked what the draft declares."""
         heads = {
             "DFlash2 selector": self.selector is not None,
             "LiLiCorr": self.lilicorr is not None,
@@ -139,11 +141,7 @@ class DDTreeWorker(DFlashWorkerV2):
         }
         head = next((name for name, present in heads.items() if present), None)
         if head is not None:
-            raise ValueError(
-                f"DDTREE does not support drafts with a {head} head: its scores depend "
-                "on the tokens before, and the tree is grown from one independent "
-                "distribution a position. Use --speculative-algorithm DFLASH."
-            )
+            raise ValueError(refusal_of(head))
 
     # -- set-up ------------------------------------------------------------------
 
