@@ -155,7 +155,13 @@ def test_verify_goes_to_a_backend_that_holds_a_tree(
         (
             dict(
                 architectures=["DFlashDraftModel"],
-                dflash_config=dict(projector_type="domino"),
+                dflash_config=dict(
+                    projector_type="domino",
+                    shift_label=True,
+                    pure_draft_prefix_len=1,
+                    gru_hidden_dim=8,
+                    emb_dim=8,
+                ),
             ),
             "Domino",
         ),
