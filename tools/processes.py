@@ -67,6 +67,14 @@ class ProcessGroup:
         """Send a signal to the leader alone, as a terminal's user or a supervisor might."""
         self._process.send_signal(number)
 
+    def pause(self) -> None:
+        """Keep the whole group from running until ``resume``."""
+        os.killpg(self.pgid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo ``pause``."""
+        os.killpg(self.pgid, signal.SIGCONT)
+
     def stop(self, at_once: bool = False) -> None:
         """End the group, SIGTERM first (unless ``at_once``) and SIGKILL for those that stay, and reap the leader."""
         for number in (signal.SIGKILL,) if at_once else (signal.SIGTERM, signal.SIGKILL):

@@ -21,7 +21,7 @@ from typing import Any
 from benchmark.receipt import REPO, make_receipt, write_receipt
 from benchmark.serve import models, report
 from benchmark.serve.configs import ServeConfig, log_path
-from benchmark.serve.measure import measure, prompt
+from benchmark.serve.measure import measure, measure_whole, prompt
 from benchmark.serve.profile import profile_server
 from tools.sglang_server import Server, ServerDied
 from tools.tiny_models import ModelPair
@@ -104,10 +104,13 @@ class Bench:
             servers = {config: self._start(config) for config in configs[first : first + together]}
             try:
                 # A start takes many cores, which would be missed by a server that is measured.
-                ready = {config: self._wait_ready(config, server) for config, server in servers.items()}
-                for config, server in servers.items():
-                    if ready[config]:
-                        self._measure(config, server)
+                ready = {config: server for config, server in servers.items() if self._wait_ready(config, server)}
+                # Nor shall the host be shared with schedulers that poll for requests.
+                for server in ready.values():
+                    server.pause()
+                for config, server in ready.items():
+                    server.resume()
+                    self._measure(config, server)
                     server.stop(at_once=True)
                     self._save(self.results)
             finally:
@@ -139,7 +142,11 @@ class Bench:
         try:
             times = measure(server.url, ids, self.args.samples, ROOM)
             found = times.as_result()
-            _say(f"  {context:,}: {times.median:.3f} ms a step, accept length {times.accept_length:.2f}")
+            found |= measure_whole(server.url, ids, self.args.samples, times).as_result()
+            _say(
+                f"  {context:,}: {times.median:.3f} ms a step streamed, {found['whole_median_ms']:.3f} answered whole, "
+                f"accept length {times.accept_length:.2f}"
+            )
             if self.args.profile:
                 traces = self.args.work / "traces" / config.file_name
                 profile = asdict(profile_server(server.url, ids, self.args.profile_steps, traces, ROOM))

@@ -27,6 +27,7 @@ WARM_STEPS = 8
 # A sample is long against the jitter of one chunk's arrival.
 SAMPLE_STEPS, SAMPLE_SECONDS = 4, 0.05
 MERGED_SHARE = 0.02
+PROBE_TOKENS = 32
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,16 @@ class StepTimes:
     def as_result(self) -> dict[str, Any]:
         low, _, high = statistics.quantiles(self.ms_per_step, n=4)
         return {"median_ms": self.median, "quartiles_ms": [low, high]} | asdict(self)
+
+
+@dataclass(frozen=True)
+class WholeTimes:
+    """Samples of one configuration from answers that come in one piece: milliseconds a step, one number an answer."""
+
+    ms_per_step: list[float]
+
+    def as_result(self) -> dict[str, Any]:
+        return {"whole_median_ms": statistics.median(self.ms_per_step), "whole_ms_per_step": self.ms_per_step}
 
 
 def prompt(length: int) -> list[int]:
@@ -121,7 +132,7 @@ def measure(url: str, ids: list[int], samples: int, room: int) -> StepTimes:
     Raises:
         RuntimeError: they are too few for the samples, or the client is too slow.
     """
-    probe = list(stream(url, ids, 64))
+    probe = list(stream(url, ids, PROBE_TOKENS))
     longest = max(1, len(probe) // 2)
     step_seconds = (probe[-1].seconds - probe[-1 - longest].seconds) / longest
     accept_length = (probe[-1].tokens - probe[0].tokens) / (len(probe) - 1)
@@ -134,3 +145,34 @@ def measure(url: str, ids: list[int], samples: int, room: int) -> StepTimes:
             return cut_into_samples(chunks, steps_a_sample)
         new_tokens *= 2
     raise RuntimeError(f"{room} tokens are too few for {samples} samples of {steps_a_sample} steps")
+
+
+def measure_whole(url: str, ids: list[int], samples: int, streamed: StepTimes) -> WholeTimes:
+    """The same without a stream: the scheduler then sends nothing on until the answer is whole.
+
+    From each answer's time that of an answer without any step is taken off.
+
+    Args:
+        streamed: of the same prompt; tells how long an answer has to be.
+    """
+    steps = max(SAMPLE_STEPS, math.ceil(2e3 * SAMPLE_SECONDS / streamed.median))
+    new_tokens = 1 + math.ceil(steps * streamed.accept_length)
+    without_steps = statistics.median(_answer(url, ids, 1)[0] for _ in range(5))
+    times = []
+    for _ in range(samples):
+        seconds, steps = _answer(url, ids, new_tokens)
+        times.append(1e3 * (seconds - without_steps) / steps)
+    return WholeTimes(times)
+
+
+def _answer(url: str, ids: list[int], new_tokens: int) -> tuple[float, int]:
+    """Seconds and steps of an answer that is not streamed."""
+    body = {
+        "input_ids": ids,
+        "sampling_params": {"max_new_tokens": new_tokens, "temperature": 0.0, "ignore_eos": True},
+    }
+    begun = time.perf_counter()
+    answer = httpx.post(f"{url}/generate", json=body, timeout=TIMEOUT)
+    seconds = time.perf_counter() - begun
+    answer.raise_for_status()
+    return seconds, answer.json()["meta_info"].get("spec_verify_ct", 0)

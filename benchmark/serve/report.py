@@ -2,8 +2,8 @@
 """Tables of a comparison.
 
 A result of the receipt: algorithm, backend, draft_backend, width, context, and either `error` or median_ms and
-quartiles_ms of a verify step, ms_per_step (a number a sample), steps (seen), accept_length, tokens_per_second; with
-`--profile` also `profile`: steps, total (microseconds a step), kinds (kind -> microseconds a step), kernels (the
+quartiles_ms of a verify step, ms_per_step (a number a sample), steps (seen), accept_length, tokens_per_second, and
+from answers that are not streamed whole_median_ms and whole_ms_per_step; with `--profile` also `profile`: steps, total (microseconds a step), kinds (kind -> microseconds a step), kernels (the
 longest: name -> [kind, microseconds, launches a step]).
 """
 
@@ -23,7 +23,10 @@ def server_name(result: Result) -> str:
 
 
 def step_table(results: list[Result]) -> str:
-    """A Markdown table: servers down, context lengths across, with the speed-up over `triton`."""
+    """A Markdown table: servers down, context lengths across.
+
+    A cell has milliseconds streamed / answered whole, and how many times faster than `triton` the streamed figure is.
+    """
     contexts = sorted({r["context"] for r in results})
     lines = [
         "| server | " + " | ".join(f"{c:,} tokens: ms a step" for c in contexts) + " | accept length | tokens/s |",
@@ -45,6 +48,8 @@ def _cell(result: Result | None, results: list[Result]) -> str:
     if "error" in result:
         return f"failed: {result['error'].splitlines()[0][:60]}"
     text = f"{result['median_ms']:.2f}"
+    if "whole_median_ms" in result:
+        text += f" / {result['whole_median_ms']:.2f}"
     base = [
         r["median_ms"]
         for r in results

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of a stream's chunks become times of steps."""
 
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
-from benchmark.serve.measure import WARM_STEPS, Chunk, cut_into_samples
+from benchmark.serve.measure import WARM_STEPS, Chunk, cut_into_samples, measure, measure_whole
 
 
 def stream(steps: int, *, ms: float, tokens_a_step: int, merged: int = 0) -> list[Chunk]:
@@ -28,3 +33,57 @@ def test_the_median_is_that_of_warm_steps():
 def test_a_stream_whose_steps_came_merged_is_refused():
     with pytest.raises(RuntimeError, match="merged"):
         cut_into_samples(stream(100, ms=2.0, tokens_a_step=1, merged=5), steps_a_sample=4)
+
+
+class OneMillisecondServer(BaseHTTPRequestHandler):
+    """Answers /generate with two tokens a step of a millisecond."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        tokens = asked["sampling_params"]["max_new_tokens"]
+        steps = (tokens - 1) // 2
+        done = {"completion_tokens": 1 + 2 * steps, "spec_verify_ct": steps}
+        self.send_response(200)
+        if not asked.get("stream"):
+            time.sleep(1e-3 * steps)
+            body = json.dumps({"meta_info": done}).encode()
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        self.send_header("connection", "close")
+        self.end_headers()
+        for step in range(steps + 1):
+            meta = done if step == steps else {"completion_tokens": 1 + 2 * step}
+            self.wfile.write(b"data: " + json.dumps({"meta_info": meta}).encode() + b"\n\n")
+            time.sleep(1e-3)
+        self.close_connection = True
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def url():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), OneMillisecondServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_server_is_measured_streaming_and_not(url):
+    streamed = measure(url, [1, 2, 3], samples=10, room=8192)
+    assert len(streamed.ms_per_step) >= 10
+    assert streamed.median >= 1.0
+    assert streamed.accept_length == pytest.approx(2.0)
+    whole = measure_whole(url, [1, 2, 3], 10, streamed)
+    assert len(whole.ms_per_step) == 10
+    assert whole.as_result()["whole_median_ms"] > 0
+
+
+def test_too_few_tokens_for_the_samples_are_refused(url):
+    with pytest.raises(RuntimeError, match="too few"):
+        measure(url, [1, 2, 3], samples=10, room=100)

@@ -23,6 +23,10 @@ def test_a_step_is_compared_with_triton():
     assert "| 5.00 |" in table
 
 
+def test_answers_in_one_piece_stand_beside():
+    assert "| 1.25 / 1.00 |" in step_table([result("ddtree_sm120", 5700, 1.25) | {"whole_median_ms": 1.0}])
+
+
 def test_a_failed_server_has_a_row():
     failed = result("triton", 5700, 1.0)
     del failed["median_ms"]
