@@ -43,6 +43,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--backends", nargs="+", default=[BASELINE, SUBJECT], help="attention backends of the target")
     parser.add_argument("--algorithms", nargs="+", default=["DFLASH", "DDTREE"], choices=["DFLASH", "DDTREE"])
+    parser.add_argument(
+        "--baseline-algorithms",
+        nargs="*",
+        choices=["DFLASH", "DDTREE"],
+        help="those measured on the other backends than the last; all of --algorithms if not given",
+    )
     parser.add_argument("--contexts", nargs="+", type=int, default=[5700, 23000, 90000], help="tokens before the step")
     parser.add_argument("--block-size", type=int, default=8, help="DFLASH's block, its first token included")
     parser.add_argument("--budget", type=int, default=32, help="DDTREE's nodes a tree besides the root")
@@ -64,6 +70,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if (args.model is None) != (args.draft is None):
         parser.error("--model and --draft go together")
+    if args.baseline_algorithms is None:
+        args.baseline_algorithms = args.algorithms
     if args.samples < 10:
         parser.error("--samples: a median needs at least 10")
     return args
@@ -81,22 +89,23 @@ class Bench:
         self._environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
 
     def compare(self) -> None:
-        """Every algorithm on every backend, the most telling first.
+        """The last backend first, on every algorithm, then the others.
 
         With several draft backends, the first algorithm is tried with each of
         them on the last backend, and the fastest serves the rest.
         """
-        widths = {"DFLASH": self.args.block_size, "DDTREE": self.args.budget}
-        first, subject = self.args.algorithms[0], self.args.backends[-1]
-        self._run([ServeConfig(first, subject, draft, widths[first]) for draft in self.args.draft_backends])
-        draft = self._fastest_draft_backend()
-        _say(f"draft attention: {draft} is the fastest of {', '.join(self.args.draft_backends)}")
-        rest = [
-            ServeConfig(algorithm, backend, draft, widths[algorithm])
-            for algorithm in self.args.algorithms
-            for backend in reversed(self.args.backends)
-        ]
-        self._run([config for config in rest if (config.algorithm, config.backend) != (first, subject)])
+        args = self.args
+        widths = {"DFLASH": args.block_size, "DDTREE": args.budget}
+        first, subject = args.algorithms[0], args.backends[-1]
+        pairs = [(algorithm, subject) for algorithm in args.algorithms]
+        pairs += [(algorithm, backend) for backend in args.backends[:-1] for algorithm in args.baseline_algorithms]
+        draft = args.draft_backends[0]
+        if len(args.draft_backends) > 1:
+            self._run([ServeConfig(first, subject, draft, widths[first]) for draft in args.draft_backends])
+            draft = self._fastest_draft_backend()
+            pairs.remove((first, subject))
+            _say(f"draft attention: {draft} is the fastest of {', '.join(args.draft_backends)}")
+        self._run([ServeConfig(algorithm, backend, draft, widths[algorithm]) for algorithm, backend in pairs])
 
     def _run(self, configs: list[ServeConfig]) -> None:
         together = self.args.start_together

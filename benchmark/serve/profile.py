@@ -13,7 +13,6 @@ import json
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +37,11 @@ OTHER, IDLE = "other kernels", "gaps between kernels"
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One kernel, copy or fill on the device; times in microseconds."""
+class Event:
+    """Work on the device, or a call of the host; times in microseconds.
+
+    A kernel's ``launch`` is that of the call that launched it; all kernels of a graph have the same.
+    """
 
     name: str
     start: float
@@ -56,12 +58,14 @@ class StepProfile:
         total: from one step's start to the next one's.
         kinds: kind -> microseconds; gaps included, so they sum to ``total``.
         kernels: kernel name -> [kind, microseconds, launches a step], longest first.
+        host_calls: CUDA call -> [microseconds of the host, calls a step], longest first.
     """
 
     steps: int
     total: float
     kinds: dict[str, float]
     kernels: dict[str, tuple[str, float, float]]
+    host_calls: dict[str, tuple[float, float]]
 
 
 def kind_of(name: str) -> str:
@@ -69,25 +73,32 @@ def kind_of(name: str) -> str:
     return next((kind for kind, words in KINDS if re.search(words, name)), OTHER)
 
 
-def read_kernels(trace: Path) -> list[Kernel]:
-    """The device's work in a (gzipped) Chrome trace, in order of time."""
-    with gzip.open(trace, "rt") if trace.suffix == ".gz" else trace.open() as file:
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+HOST = ("cuda_runtime", "cuda_driver")
+
+
+def read_trace(trace: Path, categories: tuple[str, ...]) -> list[Event]:
+    """Events of these categories in a gzipped Chrome trace, in order of time."""
+    with gzip.open(trace, "rt") as file:
         events = json.load(file)["traceEvents"]
-    kernels = [
-        Kernel(event["name"], float(event["ts"]), float(event["dur"]), int(event["args"].get("correlation", -1)))
+    found = [
+        Event(event["name"], float(event["ts"]), float(event["dur"]), int(event.get("args", {}).get("correlation", -1)))
         for event in events
-        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+        if event.get("cat") in categories
     ]
-    return sorted(kernels, key=lambda kernel: kernel.start)
+    return sorted(found, key=lambda event: event.start)
 
 
-def steps_of(kernels: Iterable[Kernel]) -> StepProfile:
+def steps_of(kernels: list[Event], calls: list[Event]) -> StepProfile:
     """Mean step of a trace.
+
+    Args:
+        kernels: the device's work.
+        calls: the host's calls of CUDA.
 
     Raises:
         ValueError: the trace holds no two graph launches of the target.
     """
-    kernels = list(kernels)
     sizes = Counter(kernel.launch for kernel in kernels)
     # Launches of one kernel are not graphs; of the graphs, the target's are the largest.
     graphs = {launch: size for launch, size in sizes.items() if size > 8}
@@ -123,16 +134,22 @@ def steps_of(kernels: Iterable[Kernel]) -> StepProfile:
         kind_by_name[label] = kind
     total = (end - begin) / steps
     kinds[IDLE] = max(0.0, total - sum(kinds.values()))
+    host: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for call in calls:
+        if begin <= call.start < end:
+            host[call.name][0] += call.duration / steps
+            host[call.name][1] += 1 / steps
     longest = sorted(names.items(), key=lambda item: -item[1][0])
     return StepProfile(
         steps=steps,
         total=total,
         kinds=dict(sorted(kinds.items(), key=lambda item: -item[1])),
         kernels={name: (kind_by_name[name], micros, count) for name, (micros, count) in longest},
+        host_calls={name: (micros, count) for name, (micros, count) in sorted(host.items(), key=lambda h: -h[1][0])},
     )
 
 
-def _first_of_each(kernels: list[Kernel], launches: set[int]) -> list[Kernel]:
+def _first_of_each(kernels: list[Event], launches: set[int]) -> list[Event]:
     seen: set[int] = set()
     firsts = []
     for kernel in kernels:
@@ -166,7 +183,8 @@ def profile_server(url: str, ids: list[int], steps: int, folder: Path, room: int
                 break
     finally:
         chunks.close()
-    return steps_of(read_kernels(_whole(folder, before)))
+    trace = _whole(folder, before)
+    return steps_of(read_trace(trace, DEVICE), read_trace(trace, HOST))
 
 
 def _whole(folder: Path, before: set[Path]) -> Path:

@@ -3,8 +3,9 @@
 
 A result of the receipt: algorithm, backend, draft_backend, width, context, and either `error` or median_ms and
 quartiles_ms of a verify step, ms_per_step (a number a sample), steps (seen), accept_length, tokens_per_second, and
-from answers that are not streamed whole_median_ms and whole_ms_per_step; with `--profile` also `profile`: steps, total (microseconds a step), kinds (kind -> microseconds a step), kernels (the
-longest: name -> [kind, microseconds, launches a step]).
+from answers that are not streamed whole_median_ms and whole_ms_per_step. With `--profile` also `profile`: steps, total
+(microseconds a step), kinds (kind -> microseconds a step), kernels (the longest: name -> [kind, microseconds, launches
+a step]), host_calls (CUDA call -> [microseconds of the host, calls a step]).
 """
 
 from __future__ import annotations
@@ -75,4 +76,7 @@ def profile_table(results: list[Result]) -> str:
         cells = [f"{r['profile']['kinds'].get(kind, 0.0):.0f}" for r in profiled]
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     totals = [f"{r['profile']['total']:.0f}" for r in profiled]
-    return "\n".join([*lines, "| **whole step, profiler on** | " + " | ".join(totals) + " |"])
+    lines.append("| **whole step, profiler on** | " + " | ".join(totals) + " |")
+    calls = [r["profile"].get("host_calls", {}).values() for r in profiled]
+    busy = [f"{sum(micros for micros, _ in c):.0f} in {sum(count for _, count in c):.0f}" for c in calls]
+    return "\n".join([*lines, "| host inside CUDA calls, µs in calls a step | " + " | ".join(busy) + " |"])

@@ -6,20 +6,22 @@ import json
 
 import pytest
 
-from benchmark.serve.profile import IDLE, kind_of, read_kernels, steps_of
+from benchmark.serve.profile import DEVICE, HOST, IDLE, kind_of, read_trace, steps_of
 
 STEP_US = 1000.0
 
 
 def trace_of(steps: int) -> dict:
     """Each step: a draft graph of 10 kernels, a target graph of 20, and one launch of its own."""
-    events = [{"name": "cudaGraphLaunch", "cat": "cuda_runtime", "ts": 0, "dur": 1, "args": {"correlation": 1}}]
+    events = [{"name": "no category of ours", "cat": "ac2g", "ts": 0}]
 
     def add(name, start, duration, launch, cat="kernel"):
         events.append({"name": name, "cat": cat, "ts": start, "dur": duration, "args": {"correlation": launch}})
 
     for step in range(steps):
         at = step * STEP_US
+        add("cudaGraphLaunch", at, 25, 3 * step + 10, cat="cuda_runtime")
+        add("cudaGraphLaunch", at + 200, 15, 3 * step + 12, cat="cuda_runtime")
         for i in range(10):
             add("_fwd_kernel" if i == 0 else "nvjet_tst_64x8", at + 10 * i, 10, 3 * step + 10)
         add("void tree_build_kernel<8>(Args)", at + 100, 50, 3 * step + 11)
@@ -34,7 +36,7 @@ def profile(tmp_path):
     path = tmp_path / "x.trace.json.gz"
     with gzip.open(path, "wt") as file:
         json.dump(trace_of(12), file)
-    return steps_of(read_kernels(path))
+    return steps_of(read_trace(path, DEVICE), read_trace(path, HOST))
 
 
 def test_kinds_are_microseconds_a_step(profile):
@@ -65,9 +67,13 @@ def test_kernels_are_listed_by_their_time(profile):
     assert kind.endswith("GEMM")
 
 
+def test_calls_of_the_host_are_summed(profile):
+    assert profile.host_calls == {"cudaGraphLaunch": (pytest.approx(40), pytest.approx(2))}
+
+
 def test_a_trace_without_whole_steps_is_refused():
     with pytest.raises(ValueError, match="profile more steps"):
-        steps_of([])
+        steps_of([], [])
 
 
 @pytest.mark.parametrize(
