@@ -13,11 +13,12 @@ import libcst as cst
 
 from fork.actions import ACTIONS
 from fork.actions.context import Context
+from fork.carried.intact import MANIFEST, MARK
 from fork.config import Config
 from fork.errors import EditError, ForkError
 from fork.patches import Patch
 
-_MARK = "# Modified by sglang-ddtree, see sglang/_ddtree_manifest.json: "
+_MARK = f"{MARK}, see sglang/{MANIFEST}: "
 
 
 @dataclass

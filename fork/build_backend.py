@@ -85,7 +85,8 @@ def build_sdist(sdist_directory: str, config_settings: _Settings = None) -> str:
         config = configuration.load()
         base = f"{config.name}-{config.fork_version}"
         metadata = wheel.dist_info_files(config, upstream.fetch(config))[f"{wheel.dist_info(config)}/METADATA"]
-        sources = [config.root / name for name in _SDIST] + [tree.source for tree in config.trees]
+        sources = [config.root / name for name in _SDIST]
+        sources += [tree.source for tree in config.trees if not any(map(tree.source.is_relative_to, sources))]
         with tarfile.open(Path(sdist_directory) / f"{base}.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
             for path in sources:
                 if path.exists():

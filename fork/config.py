@@ -69,6 +69,11 @@ class Config:
     def fork_version(self) -> str:
         return f"{self.version}+ddtree.{self.revision}"
 
+    @property
+    def package(self) -> str:
+        """The import package of upstream."""
+        return self.trees[0].target.partition("/")[0]
+
     def at(self, version: str) -> Config:
         """The same fork carried by another release."""
         return replace(self, version=version)

@@ -7,12 +7,14 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from fork.carried import intact
+
 if TYPE_CHECKING:  # doctor needs the name only, and runs where LibCST may be missing
     from fork.apply import Tree
     from fork.config import Config
     from fork.upstream import UpstreamWheel
 
-MANIFEST = "sglang/_ddtree_manifest.json"
+MANIFEST = f"sglang/{intact.MANIFEST}"
 FORMAT = 1
 
 

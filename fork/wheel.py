@@ -10,9 +10,11 @@ from pathlib import Path
 from fork import manifest, metadata
 from fork.apply import Tree, apply_series, read_added
 from fork.archive import WheelWriter
+from fork.carried import intact
 from fork.config import Config
 from fork.errors import ForkError
 from fork.patches import load_series
+from fork.surface import table
 from fork.upstream import UpstreamWheel, disk_error
 
 _NOTICES = ("NOTICE",)
@@ -49,8 +51,13 @@ def dist_info_files(config: Config, upstream: UpstreamWheel) -> dict[str, bytes]
 
 
 def package_files(config: Config, upstream: UpstreamWheel, tree: Tree) -> dict[str, bytes]:
-    """What the fork brings to the package itself: edited and added files, and the manifest."""
-    return {**tree.edited, **tree.added, manifest.MANIFEST: manifest.make(config, upstream, tree)}
+    """What the fork brings to the package itself: edited and added files, the manifest and the table of symbols."""
+    return {
+        **tree.edited,
+        **tree.added,
+        manifest.MANIFEST: manifest.make(config, upstream, tree),
+        f"{config.package}/{intact.TABLE}": table.make(config, upstream, tree),
+    }
 
 
 def wheel_name(config: Config, upstream: UpstreamWheel) -> str:

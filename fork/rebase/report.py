@@ -15,9 +15,9 @@ from fork.rebase import changes, edits, mentions
 from fork.rebase.changes import Change
 from fork.rebase.edits import Row as EditRow
 from fork.rebase.mentions import Mention
-from fork.surface import compat, uses
+from fork.surface import compat, table
 from fork.surface.compat import Row as SymbolRow
-from fork.surface.index import Index, Layers
+from fork.surface.index import Index
 from fork.surface.uses import Use
 from fork.upstream import UpstreamWheel
 
@@ -41,14 +41,11 @@ class Carried:
 
     @cached_property
     def index(self) -> Index:
-        """Upstream as the patches leave it, with our added files."""
-        package = self.config.trees[0].target.partition("/")[0]
-        return Index(Layers(self.added, self.tree.edited, self.wheel), package)
+        return table.index_of(self.config, self.wheel, self.tree, self.added)
 
     @cached_property
     def all_uses(self) -> list[Use]:
-        found = uses.find(self.added, self.index)
-        return [*found, *uses.find_in_patches(self.series, self.added, self.index, self.config.version)]
+        return table.uses_of(self.config, self.wheel, self.index, self.added)
 
 
 @dataclass

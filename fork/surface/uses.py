@@ -162,16 +162,17 @@ class _Finder:
         return self.index.class_of_annotation(self.module, annotation)
 
     def _assign(self, node: ast.stmt, types: dict[str, Class], owner: Class | None) -> None:
+        found: dict[str, Class | None] = {}
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            name, found = node.target.id, self._annotated(node.annotation)
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name, found = node.targets[0].id, self._type_of(node.value, types, owner)
-        else:
-            return
-        if found is None:
-            types.pop(name, None)
-        else:
-            types[name] = found
+            found[node.target.id] = self._annotated(node.annotation)
+        elif isinstance(node, ast.Assign):
+            for target, value in _pairs(node.targets[0], node.value):
+                found[target] = self._type_of(value, types, owner) if value is not None else None
+        for name, its in found.items():
+            if its is None:
+                types.pop(name, None)
+            else:
+                types[name] = its
 
     # ---- uses
 
@@ -242,6 +243,17 @@ class _Finder:
         if made_by is None:
             return None
         return (made_by.module, made_by.symbol) if made_by.is_class else self.index.type_of_result(made_by)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | None]]:
+    """The names that an assignment binds, with the expression of each where it is written out."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        values = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else None
+        for index, item in enumerate(target.elts):
+            if isinstance(item, ast.Name):
+                yield item.id, values[index] if values else None
 
 
 def _is_dotted(node: ast.expr) -> bool:

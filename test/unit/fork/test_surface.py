@@ -138,6 +138,8 @@ OURS = """
     def drive(worker: Optional[Base], other: "Base | None", unknown) -> None:
         made = run(worker, times=2)
         made.step(1, *unknown, flag=True)
+        pair, worker = made, unknown
+        pair.size, worker.nothing
         api.run(other, **unknown)
         other.owner.helper()
         unknown.step()

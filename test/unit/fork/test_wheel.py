@@ -24,6 +24,7 @@ from fork.errors import ForkError
 VERSION = configuration.load().version
 INFO = f"sglang-{VERSION}+ddtree.1.dist-info"
 MANIFEST = "sglang/_ddtree_manifest.json"
+TABLE = "sglang/_ddtree_symbols.json"
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +64,10 @@ def test_record_lists_every_file_with_its_hash(files):
 
 def test_all_but_the_manifests_files_are_upstreams(files, theirs):
     manifest = json.loads(files[MANIFEST])
-    ours = {*manifest["edited"], *manifest["added"], MANIFEST}
+    ours = {*manifest["edited"], *manifest["added"], MANIFEST, TABLE}
     package = {name: content for name, content in files.items() if not name.startswith(INFO)}
     upstream = {name: content for name, content in theirs.items() if not name.startswith(f"sglang-{VERSION}.dist-info")}
-    assert set(package) - set(upstream) == {*manifest["added"], MANIFEST}
+    assert set(package) - set(upstream) == {*manifest["added"], MANIFEST, TABLE}
     assert set(upstream) <= set(package)
     changed = [name for name in upstream if upstream[name] != package[name]]
     assert sorted(changed) == sorted(manifest["edited"])

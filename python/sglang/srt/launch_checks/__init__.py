@@ -11,6 +11,7 @@ from sglang.srt.launch_checks.machine import check_machine
 from sglang.srt.launch_checks.model_pair import check_model_pair
 from sglang.srt.launch_checks.model_paths import check_model_paths
 from sglang.srt.launch_checks.port import check_port
+from sglang.srt.launch_checks.symbols import check_symbols
 
 __all__ = [
     "LaunchError",
@@ -19,5 +20,6 @@ __all__ = [
     "check_model_pair",
     "check_model_paths",
     "check_port",
+    "check_symbols",
     "report_launch_errors",
 ]
