@@ -68,7 +68,9 @@ def fresh(built, tmp_path_factory):
 def imported(fresh):
     """One process that imports SGLang and every edited or added module, which takes a while."""
     manifest = json.loads((fresh.site / "sglang" / "_ddtree_manifest.json").read_text())
-    names = [file for file in [*manifest["edited"], *manifest["added"]] if file.endswith(".py")]
+    files = [*manifest["edited"], *manifest["added"]]
+    # To import a __main__ is to run it.
+    names = [file for file in files if file.endswith(".py") and not file.endswith("/__main__.py")]
     modules = sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names)
     # The CPU functions of sgl_kernel are not imported by this name, but as sgl_kernel.
     modules = [module for module in modules if not module.startswith("sglang._cpu.sgl_kernel")]
@@ -182,7 +184,7 @@ def checkout(config, tmp_path_factory):
         target = root / path.relative_to(config.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
-            shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
         else:
             shutil.copy(path, target)
     return root
