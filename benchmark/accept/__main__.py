@@ -16,10 +16,10 @@ from tqdm import tqdm
 from benchmark import receipt
 from benchmark.accept import intervals, prompts, report
 from benchmark.accept.replay import CHAIN, Replay, Tree
-from benchmark.accept.servers import Answer, Configuration, serve
+from benchmark.accept.servers import BUILD, Answer, Configuration, serve
 from benchmark.tiny.export import read_pair
 from benchmark.tiny.sizes import BLOCK
-from tools.tiny_models import trained_pair
+from tools.tiny_models import ModelPair, ensure
 
 BUDGETS = (8, 16, 32, 64, 128)
 WIDTHS = (2, 4, 8)
@@ -39,10 +39,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def ask(configuration: Configuration, kind: str, texts: list[list[int]], tokens: int) -> Outputs:
+def ask(configuration: Configuration, pair: ModelPair, texts: list[list[int]], tokens: int) -> Outputs:
     """All answers of one server, by mode and number of the prompt."""
     began = time.monotonic()
-    with serve(configuration, trained_pair(kind)) as client:
+    with serve(configuration, pair) as client:
         ready = time.monotonic()
         answers = {
             (mode, i): client.generate(ids, tokens, temperature)
@@ -97,7 +97,7 @@ def row(name: str, mode: str, steps: list[list[int]], chain: list[list[int]] | N
 def main() -> None:
     args = arguments()
     chosen = [p for kind in prompts.KINDS for p in [q for q in prompts.load() if q.kind == kind][: args.prompts]]
-    pair = trained_pair(args.kind)
+    pair = ensure(BUILD / "tiny-models", f"trained-{args.kind}")
     tokenizer = Tokenizer.from_file(str(pair.target / "tokenizer.json"))
     texts = [tokenizer.encode(prompt.text).ids for prompt in chosen]
     served = [
@@ -106,7 +106,7 @@ def main() -> None:
         Configuration("DFLASH"),
         *(Configuration("DDTREE", Tree(budget, SERVED_WIDTH)) for budget in BUDGETS),
     ]
-    outputs = {c: ask(c, args.kind, texts, args.tokens) for c in tqdm(served, desc="servers")}
+    outputs = {c: ask(c, pair, texts, args.tokens) for c in tqdm(served, desc="servers")}
     plain = outputs[served[0]]
     for configuration, answers in outputs.items():
         wrong = [i for i in range(len(texts)) if answers["greedy", i].ids != plain["greedy", i].ids]

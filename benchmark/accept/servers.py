@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +13,11 @@ from typing import Any
 import httpx
 
 from benchmark.accept.replay import Tree
-from tools.processes import ProcessGroup, wait_until
 from tools.serve.arguments import BACKEND
+from tools.sglang_server import Server
 from tools.tiny_models import ModelPair
 
 BUILD = Path(__file__).parents[2] / "build"
-_START_SECONDS = 240
 _REQUEST_SECONDS = 300
 
 
@@ -94,31 +90,13 @@ def serve(configuration: Configuration, pair: ModelPair) -> Iterator[Client]:
     """A server for as long as the block lasts.
 
     Raises:
-        RuntimeError: it ends while starting; carries the end of its log.
+        ServerDied: it does not start; carries the end of its log.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        *(sys.executable, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port)),
-        *configuration.arguments(pair),
-    ]
     environ = os.environ | {"HF_HUB_OFFLINE": "1", "SGLANG_CACHE_DIR": str(BUILD / "sglang-cache")}
     name = str(configuration).replace(" ", "-").replace(",", "")
-    server = ProcessGroup(command, BUILD / "accept-logs" / f"{name}.log", environ)
-    url = f"http://127.0.0.1:{port}"
+    server = Server(configuration.arguments(pair), BUILD / "accept-logs" / f"{name}.log", environ)
     try:
-        wait_until(lambda: server.exit_status is not None or _healthy(url), _START_SECONDS, f"server ready ({server.log})")
-        if server.exit_status is not None:
-            raise RuntimeError("\n".join(server.errors().splitlines()[-30:]))
-        yield Client(url)
+        server.wait_ready()
+        yield Client(server.url)
     finally:
         server.stop()
-
-
-def _healthy(url: str) -> bool:
-    time.sleep(0.2)
-    try:
-        return httpx.get(f"{url}/health", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False

@@ -77,11 +77,13 @@ class Windows:
         return self._ids[where.to(self._ids.device)].long()
 
 
-def train_target(target: Target, windows: Windows, recipe: Recipe, check: Callable[[], float]) -> Curve:
-    """Next-token training. Every eighth step has windows of ``LONGEST`` tokens, so that the whole context works."""
+def train_target(
+    target: Target, windows: Windows, recipe: Recipe, check: Callable[[], float], longest: int = LONGEST
+) -> Curve:
+    """Next-token training. Every eighth step has windows of ``longest`` tokens, so that the whole context works."""
 
     def loss_of_step(step: int) -> tuple[Tensor, int]:
-        length = LONGEST if step % 8 == 7 else recipe.length
+        length = longest if step % 8 == 7 else recipe.length
         batch = max(1, recipe.batch * recipe.length // length)
         ids = windows.draw(batch, length + 1)
         logits = target(ids[:, :-1])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -20,7 +21,9 @@ from tools.serve.progress import Progress, step_of
 
 HOST = "127.0.0.1"
 BUILD = Path(__file__).parents[2] / "build"
-TINY_PAIR = "cycle-mla"
+TINY_PAIR = "trained-mla"
+# What to try with that pair. No apostrophe: it stands in single quotes of a shell.
+TRIED = "def read_lines(path):\n    "
 
 
 class Stopped(Exception):
@@ -38,7 +41,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if (args.model is None) != (args.draft is None):
         parser.error(
             "a target and its draft belong together: give both --model and --draft "
-            "(MODEL= and DRAFT=), or neither for a tiny pair made on the spot"
+            "(MODEL= and DRAFT=), or neither for the small pair of this repository"
         )
     return args
 
@@ -54,8 +57,8 @@ def refuse_taken_port(port: int) -> None:
 
 
 def tiny_pair(progress: Progress) -> tuple[str, str]:
-    """Directories of the tiny target and draft, made if they are not there."""
-    progress.show("looking for the tiny models")
+    """Directories of the small target and draft."""
+    progress.show("looking for the models")
     # Imports torch: not before it is needed.
     from tools.tiny_models import ensure
 
@@ -85,19 +88,19 @@ def answers(url: str) -> bool:
 
 def introduce(launch: Launch, log: Path, tiny: bool) -> None:
     """Say that the server is ready, and what to try."""
-    prompt = "b" if tiny else "The capital of France is"
-    toy = (
-        "\nThe model is a toy made from a seed: it walks fixed cycles of letters (b, c, b, c, ...)\n"
-        "and its draft guesses them. MODEL= and DRAFT= serve real ones.\n"
+    prompt = TRIED if tiny else "The capital of France is"
+    small = (
+        "\nThe models are small ones that were trained on Python's own library (docs/trained-pair.md):\n"
+        "they continue code. MODEL= and DRAFT= serve others.\n"
         if tiny
         else ""
     )
     print(
         f"""
 Ready: {launch.url} serves the OpenAI API; {ALGORITHM} on {BACKEND}, {"GPU" if launch.gpu else "CPU"}.
-{toy}
+{small}
   curl {launch.url}/v1/completions -H 'Content-Type: application/json' \\
-    -d '{{"model": "default", "prompt": "{prompt}", "max_tokens": 24, "temperature": 0}}'
+    -d '{{"model": "default", "prompt": {json.dumps(prompt)}, "max_tokens": 96, "temperature": 0}}'
 
 Log: {log}. Ctrl-C stops the server.""",
         flush=True,

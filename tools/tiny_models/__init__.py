@@ -11,6 +11,9 @@
     The target's output depends on its whole context, so a wrong mask, position
     or KV row changes tokens; the same kind of draft is now and then right.
 
+``trained-*``
+    Small real models of Python code, kept in ``models/``: see ``docs/trained-pair.md``.
+
 and under ``mismatched/`` drafts that fit no target here, each in one way.
 All weights come from fixed seeds. Every checkpoint is below 10 MB.
 """
@@ -18,9 +21,10 @@ All weights come from fixed seeds. Every checkpoint is below 10 MB.
 from tools.tiny_models.catalog import (
     MISMATCHES,
     PAIRS,
+    TRAINED,
     ModelPair,
     ensure,
     ensure_mismatched,
 )
 
-__all__ = ["MISMATCHES", "PAIRS", "ModelPair", "ensure", "ensure_mismatched"]
+__all__ = ["MISMATCHES", "PAIRS", "TRAINED", "ModelPair", "ensure", "ensure_mismatched"]

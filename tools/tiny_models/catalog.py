@@ -55,17 +55,22 @@ _MISMATCHED: dict[str, Callable[[], Checkpoint]] = {
 }
 
 PAIRS = tuple(_TARGETS)
+# Trained by `benchmark/tiny` and kept in the repository.
+TRAINED = ("trained-mla", "trained-gqa")
+_KEPT = Path(__file__).parents[2] / "models"
 MISMATCHES = tuple(_MISMATCHED)
 
 
 def ensure(root: Path, pair: str, progress: Progress = lambda _: None) -> ModelPair:
-    """Make the named pair under ``root`` unless it is there.
+    """Make the named pair under ``root`` unless it is there; a trained one lies in the repository.
 
     Raises:
         KeyError: no such pair; the message lists those there are.
     """
+    if pair in TRAINED:
+        return ModelPair(target=_KEPT / pair / "target", draft=_KEPT / pair / "draft")
     if pair not in _TARGETS:
-        raise KeyError(f"no tiny model pair {pair!r}; there are: {', '.join(PAIRS)}")
+        raise KeyError(f"no tiny model pair {pair!r}; there are: {', '.join(PAIRS + TRAINED)}")
     return ModelPair(
         target=ensure_checkpoint(root / pair / "target", _TARGETS[pair], progress),
         draft=ensure_checkpoint(root / pair / "draft", lambda: drafts.copy_draft(seed=8), progress),
