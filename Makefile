@@ -18,7 +18,7 @@ export FORK_UPSTREAM = $(UPSTREAM)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-long test-gpu test-gpu-server bench-accept bench-serve bench-step-metadata wheel check check-upstream lint check-cuda-deps doctor clean
+.PHONY: help install serve test test-long test-gpu test-gpu-server bench-accept train-pairs bench-serve bench-step-metadata wheel check check-upstream lint check-cuda-deps doctor clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ $(VENV)/.plots: | $(PY)
 
 bench-serve: install kernel-install $(VENV)/.plots ## a verify step in the server, ddtree_sm120 against triton; needs a GPU (ARGS="--profile")
 	@$(PY) -m benchmark.serve $(ARGS)
+
+train-pairs: install $(VENV)/.plots ## train models/trained-* anew; minutes on a large GPU, a night on a CPU (ARGS="--corpus LIB")
+	@$(PY) -m benchmark.tiny --out build/trained-pairs $(ARGS)
+	@$(PY) -m benchmark.tiny.card build/trained-pairs
 
 bench-accept: install $(VENV)/.plots ## tokens a step by algorithm and tree, on the trained pair, on a CPU (ARGS="--kind gqa")
 	@$(PY) -m benchmark.accept $(ARGS)

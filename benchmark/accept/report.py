@@ -49,7 +49,9 @@ def picture(rows: Rows, path: Path, kind: str) -> None:
         for topk in sorted({row["topk"] for row in here if "topk" in row}):
             line = [row for row in here if row.get("topk") == topk and row["spine"]]
             budgets = [row["budget"] for row in line]
-            (drawn,) = axis.plot(budgets, [row["accept_length"] for row in line], marker="o", label=f"DDTREE, K = {topk}")
+            (drawn,) = axis.plot(
+                budgets, [row["accept_length"] for row in line], marker="o", label=f"DDTREE, K = {topk}"
+            )
             low, high = zip(*(row["interval_95"] for row in line), strict=True)
             axis.fill_between(budgets, low, high, color=drawn.get_color(), alpha=0.12)
         axis.set_xscale("log", base=2)

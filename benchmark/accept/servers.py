@@ -60,7 +60,13 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Answer:
-    """Output ids, how many verify steps there were (or decode steps without speculation), how many accepted d drafts."""
+    """What a request got.
+
+    Attributes:
+        ids: the output.
+        steps: verify steps; decode steps without speculation.
+        histogram: entry d is how many steps accepted d drafts; empty without speculation.
+    """
 
     ids: list[int]
     steps: int

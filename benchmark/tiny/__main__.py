@@ -63,7 +63,9 @@ def held_out_sets(tokenizer: Tokenizer, text: corpus.Corpus, device: str) -> dic
     """Held-out ids by the kind of file."""
     kinds: dict[str, list[corpus.Source]] = {"library": [], "tests": [], "prose": []}
     for source in text.held_out:
-        kinds["tests" if source.is_test else "prose" if source.path.startswith("pydoc_data") else "library"].append(source)
+        kinds["tests" if source.is_test else "prose" if source.path.startswith("pydoc_data") else "library"].append(
+            source
+        )
     return {kind: tokens_of(tokenizer, sources, device) for kind, sources in kinds.items()}
 
 
@@ -94,7 +96,12 @@ def recipes(args: argparse.Namespace) -> tuple[Recipe, Recipe]:
 
 
 def train_pair(
-    kind: str, args: argparse.Namespace, tokenizer: Tokenizer, ids: Tensor, held_out: dict[str, Tensor], yardstick: Trigram
+    kind: str,
+    args: argparse.Namespace,
+    tokenizer: Tokenizer,
+    ids: Tensor,
+    held_out: dict[str, Tensor],
+    yardstick: Trigram,
 ) -> dict[str, Any]:
     """Train and export one pair; returns what there is to say about it."""
     device = args.device
@@ -175,8 +182,8 @@ def main() -> None:
     text = corpus.load(args.corpus)
     if text.sha256 != corpus.SHA256 and not args.any_corpus:
         raise SystemExit(
-            f"error: this is not the text of CPython {corpus.RELEASE} (sha256 {text.sha256}). Name its Lib folder or an "
-            "archive of it with --corpus, or say --any-corpus to train on what is here."
+            f"error: this is not the text of CPython {corpus.RELEASE} (sha256 {text.sha256}). Name its Lib folder or "
+            "an archive of it with --corpus, or say --any-corpus to train on what is here."
         )
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer = vocabulary.train(source.text for source in text.training)
@@ -184,7 +191,9 @@ def main() -> None:
     ids = tokens_of(tokenizer, text.training, args.device)
     held_out = held_out_sets(tokenizer, text, args.device)
     yardstick = Trigram(ids.cpu().numpy(), vocabulary.SIZE)
-    print(f"{len(ids)} training tokens, held out: " + ", ".join(f"{k} {len(v)}" for k, v in held_out.items()), flush=True)
+    print(
+        f"{len(ids)} training tokens, held out: " + ", ".join(f"{k} {len(v)}" for k, v in held_out.items()), flush=True
+    )
     for kind in args.kind:
         report = train_pair(kind, args, tokenizer, ids, held_out, yardstick)
         report |= {

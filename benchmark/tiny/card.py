@@ -22,6 +22,7 @@ from benchmark.tiny import corpus, export, vocabulary
 from benchmark.tiny.sizes import BLOCK, DRAFTERS, LONGEST, TARGETS
 
 KEPT = Path(__file__).parents[2] / "models"
+_TEMPLATE = Path(__file__).with_name("card_template.md")
 NAMES = {"mla": "DeepSeek-V3 (MLA)", "gqa": "Qwen3 (GQA)"}
 
 
@@ -52,60 +53,50 @@ def card(report: dict[str, Any]) -> str:
     kind = report["kind"]
     size, draft = TARGETS[kind], DRAFTERS[kind]
     target, drafter = report["target"], report["drafter"]
-    model = f"model, windows of {LONGEST}"
-    quality = "\n".join(
-        f"| {name} | {row['tokens']:,} | {row[model]:.2f} | {row['model, windows of 1024']:.2f} | {row['trigram']:.2f} "
-        f"| {report['accept_length'][name]:.2f} |"
+    rows = [
+        (
+            name,
+            f"{row['tokens']:,}",
+            *(f"{row[key]:.2f}" for key in (f"model, windows of {LONGEST}", "model, windows of 1024", "trigram")),
+            f"{report['accept_length'][name]:.2f}",
+        )
         for name, row in report["perplexity"].items()
+    ]
+    ended = "The clock ended this run, so another machine takes another number of steps."
+    return _TEMPLATE.read_text().format(
+        kind=kind,
+        architecture=NAMES[kind],
+        heads=size.heads,
+        layers=size.layers,
+        hidden=size.hidden,
+        draft_layers=draft.layers,
+        block=BLOCK,
+        captured=", ".join(map(str, size.captured)),
+        target_parameters=report["parameters"]["target"],
+        draft_parameters=report["parameters"]["draft"],
+        vocabulary=vocabulary.SIZE,
+        longest=LONGEST,
+        release=corpus.RELEASE,
+        held_out_bytes=corpus.HELD_OUT_BYTES,
+        corpus_sha256=report["corpus_sha256"],
+        training_tokens=report["training_tokens"],
+        seed=report["seed"],
+        device=report["device"],
+        torch=report["torch"],
+        concurrency=report.get("remark", ""),
+        batch=target["recipe"]["batch"],
+        length=target["recipe"]["length"],
+        target_steps=target["steps"],
+        target_tokens=target["tokens"],
+        target_seconds=target["seconds"],
+        target_loss=target["points"][-1][1],
+        draft_steps=drafter["steps"],
+        draft_tokens=drafter["tokens"],
+        draft_seconds=drafter["seconds"],
+        draft_loss=drafter["points"][-1][1],
+        clock=ended if target["by_clock"] else "The steps ended this run.",
+        quality="\n".join("| " + " | ".join(row) + " |" for row in rows),
     )
-    return f"""---
-license: apache-2.0
----
-# trained-{kind}: a small target and its DFLASH drafter
-
-Two models for trying and testing speculative decoding, made by `python -m benchmark.tiny`. They continue Python code;
-they are no assistants and know nothing else.
-
-| | architecture | layers | hidden | parameters |
-|---|---|---|---|---|
-| `target/` | {NAMES[kind]}, dense, {size.heads} heads | {size.layers} | {size.hidden} | {report["parameters"]["target"]:,} |
-| `draft/` | `DFlashDraftModel`, block {BLOCK}, reads layers {", ".join(map(str, size.captured))} | {draft.layers} | {draft.hidden} | {report["parameters"]["draft"]:,} |
-
-Weights are bf16. The drafter uses the target's embedding and head. Byte-level BPE of {vocabulary.SIZE:,} tokens. Context {LONGEST:,}.
-
-## Data
-
-The `.py` files of CPython {corpus.RELEASE}'s `Lib`, without `encodings/` and files that are not UTF-8
-(`benchmark/tiny/corpus.py`; sha256 of names and contents `{report["corpus_sha256"]}`). The files whose path's SHA-256
-begins with a byte below {corpus.HELD_OUT_BYTES}, 5 % of them, were held out. {report["training_tokens"]:,} training tokens.
-
-## Training
-
-Seed {report["seed"]}, one {report["device"]}, torch {report["torch"]}; both pairs were trained on it at the same time.
-
-| | steps | tokens | seconds | last loss |
-|---|---|---|---|---|
-| target: next token, AdamW, {target["recipe"]["batch"]} windows of {target["recipe"]["length"]:,} tokens, every eighth step {LONGEST:,} | {target["steps"]:,} | {target["tokens"]:,} | {target["seconds"]:.0f} | {target["points"][-1][1]:.3f} |
-| drafter: block diffusion (arXiv 2602.06036) on the target's features; three quarters of the text written by the target, half of that greedily, half at temperature 1 | {drafter["steps"]:,} | {drafter["tokens"]:,} predicted | {drafter["seconds"]:.0f} | {drafter["points"][-1][1]:.3f} |
-
-{"The clock ended this run, so another machine takes another number of steps." if target["by_clock"] else ""}
-![loss](training.png)
-
-## Quality on held-out files
-
-| text | tokens | perplexity, windows of {LONGEST:,} | of 1,024 | trigram model | DFLASH tokens a step, greedy |
-|---|---|---|---|---|---|
-{quality}
-
-Perplexity is a token's. The trigram model has interpolated Kneser-Ney smoothing over the same tokens (`benchmark/tiny/trigram.py`).
-`library` is code, `tests` are the library's test suites, `prose` is `pydoc_data/topics.py`. Tokens a step include the bonus
-token; {BLOCK} is the most.
-
-## Licence and limits
-
-The training text is CPython's, copyright Python Software Foundation, under the PSF License Agreement; the weights hold no copy
-of it but may repeat parts. The weights are under Apache-2.0 as far as we have rights in them. Nothing they write should be run unread.
-"""
 
 
 def keep(out: Path, kind: str, kept: Path = KEPT) -> Path:

@@ -28,7 +28,9 @@ def write(directory: Path, model: nn.Module, config: dict[str, Any], tokenizer: 
     (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     generation = {"eos_token_id": vocabulary.END_OF_TEXT, "do_sample": False}
     (directory / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")
-    tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in model.state_dict().items()}
+    tensors = {
+        name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in model.state_dict().items()
+    }
     save_file(tensors, directory / _WEIGHTS, metadata={"format": "pt"})
     vocabulary.save(tokenizer, directory)
 
