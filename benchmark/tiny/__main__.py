@@ -9,6 +9,7 @@ import json
 import math
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,27 @@ from benchmark.tiny.trigram import Trigram
 
 # Peak rates, batches and lengths found on short runs; steps fit a few minutes of an H200.
 TARGET_RECIPE = Recipe(steps=9000, seconds=math.inf, length=1024, batch=16, peak=3e-3)
-DRAFTER_RECIPE = Recipe(steps=5000, seconds=math.inf, length=512, batch=32, peak=2e-3, decay=0.05)
+DRAFTER_RECIPE = Recipe(steps=8000, seconds=math.inf, length=512, batch=48, peak=3e-3, decay=0.05)
 DROPOUT = 0.05
 BLOCKS = 32
 # What the target writes for its drafter: prompt and continuation together are one training window.
 PROMPT, WRITTEN = 128, 384
 # Tokens of the prompts that the accept length is measured on.
 EVALUATED = 256
+
+
+@dataclass(frozen=True)
+class Text:
+    """The corpus as tokens: int32 ids to train on, held-out ids by the kind of file."""
+
+    sha256: str
+    tokenizer: Tokenizer
+    ids: Tensor
+    held_out: dict[str, Tensor]
+
+    def trigram(self) -> Trigram:
+        """The yardstick, from the training ids."""
+        return Trigram(self.ids.cpu().numpy(), vocabulary.SIZE)
 
 
 def arguments() -> argparse.Namespace:
@@ -48,8 +63,11 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}-steps", type=int, default=recipe.steps)
         parser.add_argument(f"--{name}-seconds", type=float, default=math.inf, help="end earlier, learning rate at 0")
         parser.add_argument(f"--{name}-batch", type=int, default=recipe.batch)
+        parser.add_argument(f"--{name}-peak", type=float, default=recipe.peak, help="learning rate at the start")
+    parser.add_argument("--targets", type=Path, help="take KIND/target from here and train drafters only")
+    parser.add_argument("--drafters", type=Path, help="go on from KIND/draft that lie here")
     parser.add_argument("--compile", action="store_true", help="compile the layers for training")
-    parser.add_argument("--written", type=int, default=8192, help="windows that the target writes for its drafter")
+    parser.add_argument("--written", type=int, default=4096, help="windows that the target writes for its drafter")
     return parser.parse_args()
 
 
@@ -63,14 +81,38 @@ def held_out_sets(tokenizer: Tokenizer, text: corpus.Corpus, device: str) -> dic
     """Held-out ids by the kind of file."""
     kinds: dict[str, list[corpus.Source]] = {"library": [], "tests": [], "prose": []}
     for source in text.held_out:
-        kinds["tests" if source.is_test else "prose" if source.path.startswith("pydoc_data") else "library"].append(
-            source
-        )
+        prose = source.path.startswith("pydoc_data")
+        kinds["tests" if source.is_test else "prose" if prose else "library"].append(source)
     return {kind: tokens_of(tokenizer, sources, device) for kind, sources in kinds.items()}
 
 
-def perplexities(target: Target, held_out: dict[str, Tensor], yardstick: Trigram) -> dict[str, Any]:
+def read_text(args: argparse.Namespace) -> Text:
+    """Corpus and tokenizer; the tokenizer of the targets if they are given."""
+    files = corpus.load(args.corpus)
+    if files.sha256 != corpus.SHA256 and not args.any_corpus:
+        raise SystemExit(
+            f"error: this is not the text of CPython {corpus.RELEASE} (sha256 {files.sha256}). Name its Lib folder or "
+            "an archive of it with --corpus, or say --any-corpus to train on what is here."
+        )
+    if args.targets is None:
+        tokenizer = vocabulary.train(source.text for source in files.training)
+    else:
+        tokenizer = Tokenizer.from_file(str(args.targets / args.kind[0] / "target" / "tokenizer.json"))
+    print(f"{len(files.sources)} files, {len(files.held_out)} of them held out, sha256 {files.sha256}", flush=True)
+    text = Text(
+        files.sha256,
+        tokenizer,
+        tokens_of(tokenizer, files.training, args.device),
+        held_out_sets(tokenizer, files, args.device),
+    )
+    counts = ", ".join(f"{kind} {len(ids)}" for kind, ids in text.held_out.items())
+    print(f"{len(text.ids)} training tokens, held out: {counts}", flush=True)
+    return text
+
+
+def perplexities(target: Target, text: Text) -> dict[str, Any]:
     """Perplexity a token by kind of file: the model at two window lengths, and the trigram model."""
+    yardstick = text.trigram()
     return {
         kind: {
             "tokens": len(ids),
@@ -78,7 +120,7 @@ def perplexities(target: Target, held_out: dict[str, Tensor], yardstick: Trigram
             "model, windows of 1024": math.exp(evaluation.mean_loss(target, ids, 1024)),
             "trigram": math.exp(-yardstick.log_probabilities(ids.cpu().numpy()).mean()),
         }
-        for kind, ids in held_out.items()
+        for kind, ids in text.held_out.items()
     }
 
 
@@ -90,47 +132,50 @@ def recipes(args: argparse.Namespace) -> tuple[Recipe, Recipe]:
             steps=getattr(args, f"{name}_steps"),
             seconds=getattr(args, f"{name}_seconds"),
             batch=getattr(args, f"{name}_batch"),
+            peak=getattr(args, f"{name}_peak"),
         )
         for name, recipe in (("target", TARGET_RECIPE), ("drafter", DRAFTER_RECIPE))
     )
 
 
-def train_pair(
-    kind: str,
-    args: argparse.Namespace,
-    tokenizer: Tokenizer,
-    ids: Tensor,
-    held_out: dict[str, Tensor],
-    yardstick: Trigram,
-) -> dict[str, Any]:
+def train_pair(kind: str, args: argparse.Namespace, text: Text) -> dict[str, Any]:
     """Train and export one pair; returns what there is to say about it."""
-    device = args.device
-    for_target, for_drafter = recipes(args)
     torch.manual_seed(args.seed)
     size = TARGETS[kind]
-    target = Target(size, DROPOUT).to(device)
-    drafter = Drafter(DRAFTERS[kind], len(size.captured) * size.hidden).to(device)
-    directory = args.out / kind
+    target = Target(size, DROPOUT).to(args.device)
+    drafter = Drafter(DRAFTERS[kind], len(size.captured) * size.hidden).to(args.device)
     if args.compile:
         for model in (target, drafter):
             model.train_layer = torch.compile(model.train_layer, dynamic=False)
+    for_target, for_drafter = recipes(args)
+    report: dict[str, Any] = {"kind": kind}
 
-    library = held_out["library"]
-    curve = training.train_target(
-        target,
-        Windows(ids, args.seed),
-        for_target,
-        lambda: evaluation.mean_loss(target, library, 1024, limit=48),
-    )
+    if args.targets is None:
+        curve = training.train_target(
+            target,
+            Windows(text.ids, args.seed),
+            for_target,
+            lambda: evaluation.mean_loss(target, text.held_out["library"], 1024, limit=48),
+        )
+        report |= {"target": curve.as_dict(), "perplexity": perplexities(target, text)}
+        print(json.dumps(report["perplexity"], indent=1), flush=True)
+    else:
+        export.read(args.targets / kind / "target", target)
+    if args.drafters is not None:
+        export.read(args.drafters / kind / "draft", drafter)
     # Rounded as the checkpoint is, so that the drafter learns from the target that will be served.
     for parameter in target.parameters():
         parameter.data = parameter.data.bfloat16().float()
         parameter.requires_grad_(False)
-    export.write_pair(directory, kind, target, drafter, tokenizer)
-    report = {"kind": kind, "target": curve.as_dict(), "perplexity": perplexities(target, held_out, yardstick)}
-    print(json.dumps(report["perplexity"], indent=1), flush=True)
 
-    windows = Windows(ids, args.seed + 1)
+    return report | train_drafter(kind, args, text, target, drafter, for_drafter)
+
+
+def train_drafter(
+    kind: str, args: argparse.Namespace, text: Text, target: Target, drafter: Drafter, recipe: Recipe
+) -> dict[str, Any]:
+    """Let the target write, train the drafter on that and on the corpus, export the pair at every check."""
+    windows = Windows(text.ids, args.seed + 1)
     began = time.monotonic()
     written = training.continuations(
         target,
@@ -138,38 +183,41 @@ def train_pair(
         prompts=args.written,
         prompt=PROMPT,
         new_tokens=WRITTEN,
-        batch=min(1024, args.written),
+        batch=min(2048, args.written),
         seed=args.seed,
     )
-    report["written"] = {"windows": len(written), "seconds": time.monotonic() - began}
+    seconds = time.monotonic() - began
     choice = torch.Generator().manual_seed(args.seed + 2)
 
-    def texts() -> Tensor:
-        """Three quarters of what the target wrote, one quarter of the corpus."""
-        own = 3 * for_drafter.batch // 4
-        rows = torch.randint(len(written), (own,), generator=choice)
-        real = windows.draw(for_drafter.batch - own, PROMPT + WRITTEN)
-        return torch.cat((written[rows.to(device)], real))
+    def texts(step: int) -> tuple[Tensor, int]:
+        """Three quarters of what the target wrote, one quarter of the corpus; every fourth step long windows of that.
 
-    some_texts = evaluation.greedy_texts(target, Windows(library, 0).draw(16, EVALUATED))
-    drafter_curve = training.train_drafter(
-        drafter,
-        target,
-        texts,
-        BLOCKS,
-        for_drafter,
-        lambda: evaluation.accept_length(target, drafter, some_texts, EVALUATED),
-        args.seed + 3,
-    )
-    export.write_pair(directory, kind, target, drafter, tokenizer)
-    return report | {
-        "drafter": drafter_curve.as_dict(),
-        "accept_length": {
-            name: evaluation.accept_length(
-                target, drafter, evaluation.greedy_texts(target, Windows(some, 1).draw(48, EVALUATED)), EVALUATED
-            )
-            for name, some in held_out.items()
-        },
+        Long ones, so that the drafter knows all positions and distances; they are fewer and get more blocks each.
+        """
+        if step % 4 == 3:
+            length = LONGEST if step % 8 == 7 else LONGEST // 2
+            return windows.draw(max(1, recipe.batch * recipe.length // length), length), 2 * BLOCKS
+        own = 3 * recipe.batch // 4
+        rows = torch.randint(len(written), (own,), generator=choice)
+        real = windows.draw(recipe.batch - own, PROMPT + WRITTEN)
+        return torch.cat((written[rows.to(args.device)], real)), BLOCKS
+
+    some_texts = evaluation.greedy_texts(target, Windows(text.held_out["library"], 0).draw(16, EVALUATED))
+
+    def check() -> float:
+        export.write_pair(args.out / kind, kind, target, drafter, text.tokenizer)
+        return evaluation.accept_length(target, drafter, some_texts, EVALUATED)
+
+    curve = training.train_drafter(drafter, target, texts, recipe, check, args.seed + 3)
+    export.write_pair(args.out / kind, kind, target, drafter, text.tokenizer)
+    lengths = {}
+    for name, ids in text.held_out.items():
+        greedy = evaluation.greedy_texts(target, Windows(ids, 1).draw(48, EVALUATED))
+        lengths[name] = evaluation.accept_length(target, drafter, greedy, EVALUATED)
+    return {
+        "written": {"windows": len(written), "seconds": seconds},
+        "drafter": curve.as_dict(),
+        "accept_length": lengths,
     }
 
 
@@ -179,32 +227,21 @@ def main() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    text = corpus.load(args.corpus)
-    if text.sha256 != corpus.SHA256 and not args.any_corpus:
-        raise SystemExit(
-            f"error: this is not the text of CPython {corpus.RELEASE} (sha256 {text.sha256}). Name its Lib folder or "
-            "an archive of it with --corpus, or say --any-corpus to train on what is here."
-        )
+    # cuDNN's attention is not repeatable, and in generation it makes a plan for every length.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     args.out.mkdir(parents=True, exist_ok=True)
-    tokenizer = vocabulary.train(source.text for source in text.training)
-    print(f"{len(text.sources)} files, {len(text.held_out)} of them held out, sha256 {text.sha256}", flush=True)
-    ids = tokens_of(tokenizer, text.training, args.device)
-    held_out = held_out_sets(tokenizer, text, args.device)
-    yardstick = Trigram(ids.cpu().numpy(), vocabulary.SIZE)
-    print(
-        f"{len(ids)} training tokens, held out: " + ", ".join(f"{k} {len(v)}" for k, v in held_out.items()), flush=True
-    )
+    text = read_text(args)
     for kind in args.kind:
-        report = train_pair(kind, args, tokenizer, ids, held_out, yardstick)
+        report = train_pair(kind, args, text)
         report |= {
             "seed": args.seed,
             "corpus_sha256": text.sha256,
-            "training_tokens": len(ids),
+            "training_tokens": len(text.ids),
             "device": torch.cuda.get_device_name() if args.device.startswith("cuda") else "CPU",
             "torch": torch.__version__,
         }
         (args.out / f"{kind}.json").write_text(json.dumps(report, indent=1) + "\n")
-        print(json.dumps({key: report[key] for key in ("perplexity", "accept_length")}, indent=1), flush=True)
+        print(json.dumps(report["accept_length"], indent=1), flush=True)
 
 
 if __name__ == "__main__":

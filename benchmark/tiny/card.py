@@ -34,7 +34,7 @@ def picture(report: dict[str, Any], path: Path) -> None:
     ):
         axis.plot(*zip(*report[part]["points"], strict=True), label="training loss")
         axis.set_title(f"{report['kind'].upper()} {part}")
-        axis.set_xlabel("step")
+        axis.set_xlabel(report[part].get("unit", "step"))
         axis.set_ylabel("nats a token")
         other = axis if part == "target" else axis.twinx()
         other.plot(*zip(*report[part]["checks"], strict=True), color="tab:orange", label=held_out)
@@ -86,12 +86,12 @@ def card(report: dict[str, Any]) -> str:
         concurrency=report.get("remark", ""),
         batch=target["recipe"]["batch"],
         length=target["recipe"]["length"],
-        target_steps=target["steps"],
-        target_tokens=target["tokens"],
+        target_steps=_count(target["steps"]),
+        target_tokens=_count(target["tokens"]),
         target_seconds=target["seconds"],
         target_loss=target["points"][-1][1],
-        draft_steps=drafter["steps"],
-        draft_tokens=drafter["tokens"],
+        draft_steps=_count(drafter["steps"]),
+        draft_tokens=_count(drafter["tokens"]),
         draft_seconds=drafter["seconds"],
         draft_loss=drafter["points"][-1][1],
         clock=ended if target["by_clock"] else "The steps ended this run.",
@@ -99,10 +99,19 @@ def card(report: dict[str, Any]) -> str:
     )
 
 
+def _count(number: int | None) -> str:
+    """A number with separators. A run that was cut off has logged no counts."""
+    return "not recorded" if number is None else f"{number:,}"
+
+
 def keep(out: Path, kind: str, kept: Path = KEPT) -> Path:
     """Move what a run made of a kind to its place; returns the place."""
     report = json.loads((out / f"{kind}.json").read_text())
     place = kept / f"trained-{kind}"
+    if "target" not in report:
+        # Only the drafter is new: what was said of the target stays.
+        before = json.loads((place / "training.json").read_text())
+        report = {key: before[key] for key in ("target", "perplexity")} | report
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(out / kind, place)
     target, drafter = export.read_pair(place, kind)

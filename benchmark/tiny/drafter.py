@@ -64,7 +64,10 @@ class Drafter(nn.Module):
 
     def __init__(self, size: DrafterSize, features: int) -> None:
         super().__init__()
-        self.fc = Linear(features, size.hidden)
+        # At first it passes the last captured layer on.
+        self.fc = Linear(features, size.hidden, narrow=4)
+        with torch.no_grad():
+            self.fc.weight[:, -size.hidden :] += torch.eye(size.hidden)
         self.hidden_norm = Norm(size.hidden)
         self.layers = nn.ModuleList(BlockLayer(size) for _ in range(size.layers))
         self.norm = Norm(size.hidden)

