@@ -18,7 +18,7 @@ export FORK_UPSTREAM = $(UPSTREAM)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-long test-gpu test-gpu-server bench-accept train-pairs bench-serve bench-step-metadata wheel check check-upstream lint check-cuda-deps doctor clean
+.PHONY: help install serve test test-long test-gpu test-gpu-server bench-accept train-pairs bench-serve bench-step-metadata wheel check lint check-cuda-deps doctor clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,9 +29,9 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 # A stamp is made last, so an interrupted step is done again.
-$(VENV)/.tools: pyproject.toml | $(PY)
+$(VENV)/.tools: fork/requirements.txt pyproject.toml | $(PY)
 	@echo "installing the fork tool's libraries"
-	@$(PY) -m pip install --quiet "libcst>=1.8" "packaging>=24"
+	@$(PY) -m pip install --quiet -r fork/requirements.txt
 	@touch $@
 
 $(VENV)/.tests: test/requirements.txt $(VENV)/.tools
@@ -85,12 +85,16 @@ wheel: $(VENV)/.tools ## the fork's wheel, in dist/
 check: $(VENV)/.tools ## do all patches still apply? (UPSTREAM=version: to that release)
 	@$(PY) -m fork check
 
+.PHONY: check-upstream receipts
 check-upstream: $(VENV)/.tools ## patches and symbols on 0.5.20 to 0.5.23 in one table; fails if a supported release does
 	@$(PY) -m fork matrix
 
 lint: $(VENV)/.lint ## ruff, and mypy on fork/ and the cutover tool
-	@$(PY) -m ruff check fork python/sglang_ddtree docker deploy test/unit/fork test/unit/cutover test/unit/service
+	@$(PY) -m ruff check fork benchmark/receipts python/sglang_ddtree docker deploy test/unit/fork test/unit/receipts test/unit/cutover test/unit/service
 	@$(PY) -m mypy
+
+receipts: $(VENV)/.tools ## are the receipts in order, and do the pages say what they say? (ARGS=--write: put it there)
+	@$(PY) -m benchmark.receipts $(ARGS)
 
 check-cuda-deps: $(VENV)/.tools ## does pip resolve what the cuda flavour needs? (installs nothing)
 	@$(PY) -m fork install --flavour cuda --dry-run

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Receipts: one JSON file beside each number that we claim, enough to see where it came from and to repeat it.
 
-Schema 1:
+Schema 1, which `benchmark/receipts/schema.json` states for machines and `make receipts` checks:
 
 | key | holds |
 |---|---|
@@ -9,7 +9,8 @@ Schema 1:
 | name | what was measured or tested, such as "bench_mla_tree_verify" |
 | created | UTC, ISO 8601 |
 | commit, dirty | git revision of the tree and whether it had changes; null where the tree is not a checkout (set RECEIPT_COMMIT) |
-| sources_sha256 | hash of the source files that the caller names; also valid outside a checkout |
+| sources | the source files that the caller names, relative to the repository; older receipts lack it |
+| sources_sha256 | hash of these files; also valid outside a checkout |
 | command | the command line |
 | host | gpu, driver, sm_count, memory_bytes (null without a card), machine, python |
 | versions | installed version of each package that took part, null when absent |
@@ -88,6 +89,7 @@ def make_receipt(
     name: str, results: list[dict[str, Any]], *, config: dict[str, Any], sources: Iterable[Path]
 ) -> dict[str, Any]:
     """A receipt as a dict; `sources` are the files whose hash it carries."""
+    sources = list(sources)
     status = _run("git", "status", "--porcelain", "--untracked-files=no")
     return {
         "schema": 1,
@@ -95,6 +97,7 @@ def make_receipt(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": _run("git", "rev-parse", "HEAD") or os.environ.get("RECEIPT_COMMIT"),
         "dirty": None if status is None else bool(status),
+        "sources": sorted(str(path.resolve().relative_to(REPO)) for path in sources),
         "sources_sha256": sources_hash(sources),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "host": _host(),
