@@ -45,9 +45,9 @@ class VerifyControl:
         self._group = group
         self._leads = leads
         self._log = ReportLog()
-        self._copy: _HostCopy | None = None
         if switch is None:
             return
+        self._copy = None if switch.totals is None else _HostCopy(switch.totals.values)
         switch.on_report = self._report
         if switch.mode is VerifyMode.VALIDATE:
             # Warm-up, captures and self-tests are not service.
@@ -83,7 +83,8 @@ class VerifyControl:
                 if switch.mode is VerifyMode.VALIDATE and mode is not VerifyMode.VALIDATE and mode in switch.modes:
                     self._publish(self._gather(switch.totals.values.cpu()), now=True)
                 switch.set(mode)
-                self._copy = None
+                if self._copy is not None:
+                    self._copy.drop()
             except ValueError as error:
                 success, message = False, str(error)
             if self._labels is not None:
@@ -125,10 +126,11 @@ class VerifyControl:
     def _report(self) -> None:
         """Every ``REPORT_EVERY_STEPS`` steps of ``validate``, on the stream of the steps: publish what the last call
         copied, which has long arrived, and start the next copy. Nothing is waited for."""
-        if self._copy is not None:
-            steps, totals = self._copy.result()
+        arrived = self._copy.take()
+        if arrived is not None:
+            steps, totals = arrived
             self._publish(self._gather(totals), steps=steps)
-        self._copy = _HostCopy(self._switch.steps, self._switch.totals.values)
+        self._copy.start(self._switch.steps)
 
     def _publish(self, report: UlpReport, *, steps: int | None = None, now: bool = False) -> None:
         steps = self._switch.steps if steps is None else steps
@@ -147,20 +149,33 @@ class VerifyControl:
 
 
 class _HostCopy:
-    """A copy of the totals on its way to the host."""
+    """Copies of the totals to the host, one at a time.
 
-    def __init__(self, steps: int, totals: torch.Tensor):
+    Args:
+        totals: on the device.
+    """
+
+    def __init__(self, totals: torch.Tensor):
+        self._totals = totals
+        self._host = torch.empty_like(totals, device="cpu", pin_memory=totals.is_cuda)
+        self._arrived = torch.cuda.Event() if totals.is_cuda else None
+        self._steps: int | None = None
+
+    def start(self, steps: int) -> None:
+        """Copy behind what the current stream has been given, and remember ``steps`` with it."""
+        self._host.copy_(self._totals, non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record()
         self._steps = steps
-        self._done = None
-        if not totals.is_cuda:
-            self._host = totals.clone()
-            return
-        self._host = torch.empty_like(totals, device="cpu", pin_memory=True)
-        self._host.copy_(totals, non_blocking=True)
-        self._done = torch.cuda.Event()
-        self._done.record()
 
-    def result(self) -> tuple[int, torch.Tensor]:
-        if self._done is not None:
-            self._done.synchronize()
-        return self._steps, self._host
+    def take(self) -> tuple[int, torch.Tensor] | None:
+        """What was started last, once; None if nothing was."""
+        steps, self._steps = self._steps, None
+        if steps is None:
+            return None
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return steps, self._host
+
+    def drop(self) -> None:
+        self._steps = None
