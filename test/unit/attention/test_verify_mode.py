@@ -113,6 +113,13 @@ def test_steps_are_counted_from_the_last_entry_and_reported():
     assert switch.steps == 1 and switch.totals.values.eq(0).all()
 
 
+def test_a_batch_that_is_prepared_twice_is_one_step():
+    switch, first, second = _switch(VALIDATE), SimpleNamespace(), SimpleNamespace()
+    for batch in (first, first, second, second, None, None):
+        switch.begin_step(batch)
+    assert switch.steps == 4, "a replay has no batch of its own"
+
+
 def _runner(**more) -> SimpleNamespace:
     pool = SimpleNamespace(layer_num=4, start_layer=2)
     return SimpleNamespace(device="cpu", token_to_kv_pool=pool, is_draft_worker=False, **more)

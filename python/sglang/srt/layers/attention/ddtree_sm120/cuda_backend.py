@@ -133,7 +133,7 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         self._prepare(forward_batch, buffers, read_mask=True)
         if forward_batch.forward_mode.is_idle():
             return
-        self._switch.begin_step()
+        self._switch.begin_step(forward_batch)
         if self._switch.running.runs_delegate:
             self._delegate.prepare_eager(forward_batch, self.forward_metadata)
 

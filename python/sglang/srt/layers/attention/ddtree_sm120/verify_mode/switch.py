@@ -22,6 +22,7 @@ from sglang.srt.runtime_context import get_context, get_exec, get_serving
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
@@ -123,10 +124,18 @@ class VerifySwitch:
         self._reset_due = True
         self.since = time.time()
 
-    def begin_step(self) -> None:
-        """A decode or verify forward of the target is about to run (not: be captured)."""
+    def begin_step(self, batch: ForwardBatch | None = None) -> None:
+        """A decode or verify forward of the target is about to run (not: be captured).
+
+        Args:
+            batch: without a graph; SGLang may prepare the same one twice, which is one step. None before a replay.
+        """
         if self._mode is not VerifyMode.VALIDATE:
             return
+        if batch is not None:
+            if getattr(batch, "verify_step_begun", False):
+                return
+            batch.verify_step_begun = True
         if self._reset_due:
             self.totals.reset()
             self._reset_due = False
