@@ -22,16 +22,16 @@ from benchmark.tiny import corpus, evaluation, export, training, vocabulary
 from benchmark.tiny.drafter import Drafter
 from benchmark.tiny.sizes import DRAFTERS, LONGEST, TARGETS
 from benchmark.tiny.target import Target
-from benchmark.tiny.training import Recipe, Windows
+from benchmark.tiny.training import Lesson, Recipe, Studied, Windows
 from benchmark.tiny.trigram import Trigram
 
-# Peak rates, batches and lengths found on short runs; steps fit a few minutes of an H200.
-TARGET_RECIPE = Recipe(steps=9000, seconds=math.inf, length=1024, batch=16, peak=3e-3)
-DRAFTER_RECIPE = Recipe(steps=8000, seconds=math.inf, length=512, batch=48, peak=3e-3, decay=0.05)
-DROPOUT = 0.05
-BLOCKS = 32
 # What the target writes for its drafter: prompt and continuation together are one training window.
 PROMPT, WRITTEN = 128, 384
+# Peak rates, batches and lengths found on short runs; steps fit a few minutes of an H200.
+TARGET_RECIPE = Recipe(steps=9000, seconds=math.inf, length=1024, batch=16, peak=3e-3)
+DRAFTER_RECIPE = Recipe(steps=12000, seconds=math.inf, length=PROMPT + WRITTEN, batch=48, peak=3e-3, decay=0.05)
+DROPOUT = 0.05
+BLOCKS = 32
 # Tokens of the prompts that the accept length is measured on.
 EVALUATED = 256
 
@@ -171,6 +171,12 @@ def train_pair(kind: str, args: argparse.Namespace, text: Text) -> dict[str, Any
     return report | train_drafter(kind, args, text, target, drafter, for_drafter)
 
 
+def real_windows(written: int) -> list[tuple[int, int]]:
+    """Lengths of the corpus windows for the drafter, and how many of each: as much text as the target writes."""
+    length = PROMPT + WRITTEN
+    return [(size, max(2, written * length // (3 * size))) for size in (length, LONGEST // 2, LONGEST)]
+
+
 def train_drafter(
     kind: str, args: argparse.Namespace, text: Text, target: Target, drafter: Drafter, recipe: Recipe
 ) -> dict[str, Any]:
@@ -188,19 +194,22 @@ def train_drafter(
     )
     seconds = time.monotonic() - began
     choice = torch.Generator().manual_seed(args.seed + 2)
+    own = Studied(target, written)
+    # Long windows too, so that the drafter knows all positions and distances.
+    real = {length: Studied(target, windows.draw(count, length)) for length, count in real_windows(args.written)}
 
-    def texts(step: int) -> tuple[Tensor, int]:
+    def lessons(step: int) -> Lesson:
         """Three quarters of what the target wrote, one quarter of the corpus; every fourth step long windows of that.
 
-        Long ones, so that the drafter knows all positions and distances; they are fewer and get more blocks each.
+        Long windows are fewer and get more blocks each.
         """
         if step % 4 == 3:
             length = LONGEST if step % 8 == 7 else LONGEST // 2
-            return windows.draw(max(1, recipe.batch * recipe.length // length), length), 2 * BLOCKS
-        own = 3 * recipe.batch // 4
-        rows = torch.randint(len(written), (own,), generator=choice)
-        real = windows.draw(recipe.batch - own, PROMPT + WRITTEN)
-        return torch.cat((written[rows.to(args.device)], real)), BLOCKS
+            few = max(1, recipe.batch * recipe.length // length)
+            return Lesson(*real[length].draw(few, choice), 2 * BLOCKS)
+        share = 3 * recipe.batch // 4
+        both = zip(own.draw(share, choice), real[recipe.length].draw(recipe.batch - share, choice), strict=True)
+        return Lesson(*(torch.cat(pair) for pair in both), BLOCKS)
 
     some_texts = evaluation.greedy_texts(target, Windows(text.held_out["library"], 0).draw(16, EVALUATED))
 
@@ -208,7 +217,7 @@ def train_drafter(
         export.write_pair(args.out / kind, kind, target, drafter, text.tokenizer)
         return evaluation.accept_length(target, drafter, some_texts, EVALUATED)
 
-    curve = training.train_drafter(drafter, target, texts, recipe, check, args.seed + 3)
+    curve = training.train_drafter(drafter, target, lessons, recipe, check, args.seed + 3)
     export.write_pair(args.out / kind, kind, target, drafter, text.tokenizer)
     lengths = {}
     for name, ids in text.held_out.items():

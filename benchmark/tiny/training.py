@@ -93,10 +93,35 @@ def train_target(
     return _run(target, recipe, loss_of_step, check, "target")
 
 
+class Studied:
+    """Texts with the target's features of them, computed once and kept in bf16 beside them."""
+
+    def __init__(self, target: Target, ids: Tensor) -> None:
+        """``ids``: int64 [texts, length]."""
+        self._ids = ids
+        rows = max(1, 32_768 // ids.shape[1])
+        with torch.no_grad(), torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+            self._features = torch.cat([target.hidden(some)[1].bfloat16() for some in ids.split(rows)])
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """``count`` random texts and their features in float32."""
+        rows = torch.randint(len(self._ids), (count,), generator=generator).to(self._ids.device)
+        return self._ids[rows], self._features[rows].float()
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a drafter's step learns from: texts, the target's features of them, how many anchors to draw."""
+
+    ids: Tensor
+    features: Tensor
+    blocks: int
+
+
 def train_drafter(
     drafter: Drafter,
     target: Target,
-    texts: Callable[[int], tuple[Tensor, int]],
+    lessons: Callable[[int], Lesson],
     recipe: Recipe,
     check: Callable[[], float],
     seed: int,
@@ -104,22 +129,21 @@ def train_drafter(
     """Block diffusion on the target's features: random anchors, and all masks of their blocks predicted at once.
 
     Args:
-        texts: gives the texts of a step, int64 [batch, length], and how many anchors to draw in them.
+        lessons: gives what a step learns from.
     """
     draw = torch.Generator().manual_seed(seed)
     weights = torch.exp(-torch.arange(BLOCK - 1) / _DECAY)
+    share = (weights / weights.sum()).to(next(drafter.parameters()).device)
 
     def loss_of_step(step: int) -> tuple[Tensor, int]:
-        ids, blocks = texts(step)
-        anchors = (1 + torch.randperm(ids.shape[1] - BLOCK, generator=draw)[:blocks]).to(ids.device)
-        with torch.no_grad():
-            _, features = target.hidden(ids)
-        states = drafter(ids, features, anchors, target.model.embed_tokens)
+        lesson = lessons(step)
+        ids = lesson.ids
+        anchors = (1 + torch.randperm(ids.shape[1] - BLOCK, generator=draw)[: lesson.blocks]).to(ids.device)
+        states = drafter(ids, lesson.features, anchors, target.model.embed_tokens)
         truth = ids[:, anchors.unsqueeze(1) + torch.arange(1, BLOCK, device=ids.device)]
         losses = F.cross_entropy(target.lm_head(states).flatten(0, 2).float(), truth.flatten(), reduction="none")
         by_place = losses.unflatten(0, truth.shape).mean((0, 1))
-        share = weights.to(ids.device)
-        return (by_place * share).sum() / share.sum(), truth.numel()
+        return (by_place * share).sum(), truth.numel()
 
     return _run(drafter, recipe, loss_of_step, check, "drafter")
 

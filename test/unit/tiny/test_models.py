@@ -13,7 +13,7 @@ from benchmark.tiny.decoding import chain_steps, draft_logits, generate
 from benchmark.tiny.drafter import Drafter, block_mask
 from benchmark.tiny.sizes import BLOCK, DRAFTERS, TARGETS, DrafterSize, TargetSize
 from benchmark.tiny.target import Target
-from benchmark.tiny.training import Recipe, Windows
+from benchmark.tiny.training import Lesson, Recipe, Studied, Windows
 from benchmark.tiny.vocabulary import SIZE
 
 MLA = TargetSize("mla", 32, 3, 2, 48, (0, 1), q_lora=16, kv_lora=24, nope=16, rope=8, value=12)
@@ -113,7 +113,11 @@ def test_training_lowers_the_loss_and_repeats_itself():
         windows = Windows(ids, 5)
         curve = training.train_target(target, windows, recipe, lambda: 0.0, longest=48)
         target.requires_grad_(False)
-        drawn = training.train_drafter(drafter, target, lambda _, w=windows: (w.draw(4, 48), 3), recipe, lambda: 0.0, 6)
+        studied = Studied(target, windows.draw(12, 48))
+        choice = torch.Generator().manual_seed(4)
+        drawn = training.train_drafter(
+            drafter, target, lambda _, s=studied, c=choice: Lesson(*s.draw(4, c), 3), recipe, lambda: 0.0, 6
+        )
         ends.append([*target.state_dict().values(), *drafter.state_dict().values()])
     assert curve.steps == drawn.steps == 30 and not curve.by_clock
     assert curve.points[-1][1] < curve.points[0][1] - 1
