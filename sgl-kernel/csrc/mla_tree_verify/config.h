@@ -88,7 +88,7 @@ struct Handover {
   alignas(16) uint32_t p[kRows / 16][4 * 32];  // as A fragments
   alignas(16) int flags[kScoreWarps];          // of StepFlag
   float alpha[kRows];                          // where kRescale is set
-  int row_offset[kRows];  // where kLast is set: of the row in the output or the workspace, in units of 8 elements; -1: none
+  alignas(8) int64_t row_offset[kRows];        // where kLast is set: of the row in the output or the workspace, -1: none
   float row_inv_sum[kRows];
   Piece piece;
 };

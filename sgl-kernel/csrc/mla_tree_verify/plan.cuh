@@ -101,11 +101,6 @@ struct Cursor {
   __device__ __forceinline__ uint32_t slot_phase() const { return state >> 8 & 1; }
   __device__ __forceinline__ int buffer() const { return state >> 16 & 1; }
   __device__ __forceinline__ uint32_t buffer_phase() const { return state >> 17 & 1; }
-  __device__ __forceinline__ Cursor next() const {
-    Cursor after = *this;
-    after.advance();
-    return after;
-  }
   __device__ __forceinline__ void advance() {
     state += 0x10001;
     if (slot() == kSlots) state = (state & ~0xffu) ^ 0x100;

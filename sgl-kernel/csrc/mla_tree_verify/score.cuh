@@ -26,7 +26,6 @@ struct ScoreWarp {
   static constexpr int kDimSteps = Tile<RowTiles>::kDimSteps;
   static constexpr int kQInRegisters = Tile<RowTiles>::kQInRegisters;
   static constexpr int kOwnRows = 2 / kHalves;  // rows that a thread finishes with its quad
-  static constexpr int kTogether = RowTiles;    // steps scored at a time
   // Stands for "no key yet". Finite, so that a hidden key (-inf) minus it is -inf and its p is 0, not NaN.
   static constexpr float kNoMax = -1e30f;
 
@@ -66,75 +65,43 @@ struct ScoreWarp {
   }
 
  private:
-  // Two sets, for even and odd k16 steps: one warp alone must hide the latency of its products.
-  struct Sums {
-    float of[2][2][4];
-  };
-
-  // State of the own rows' softmax; units of log2. Each lane sums its own keys until the end.
-  struct Rows {
-    float max[kOwnRows];
-    float sum[kOwnRows];  // of p as rounded to bf16: what the value warps multiply is what is divided by
-
-    __device__ __forceinline__ Rows() {
-#pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) max[r] = kNoMax, sum[r] = 0.f;
-    }
-  };
-
-  // kTogether steps at a time: alone, the products of one step wait for each other's results most of the time, and what lies
-  // between the last product and the next first one (barriers, maxima, branches) is paid once for all of them.
+  // The scores of step i + 1 are multiplied while the softmax of step i runs: alone, each leaves the warp waiting most of
+  // the time, for the tensor cores or for its own arithmetic.
   __device__ __forceinline__ void active_piece(const Piece& piece, Cursor& at) const {
     uint32_t q[kQInRegisters][4];
     load_q(q, piece.batch, piece.tile);
     Rows rows;
-    // The first key, counted from the start of the tree window.
+    // The step's first key, counted from the start of the tree window.
     int first_node = piece.step * kBlockKeys - (shape.keys(piece.batch) - shape.num_nodes);
-    for (int left = piece.count; left > 0; left -= kTogether, first_node += kTogether * kBlockKeys) {
-      const int buffer = at.buffer();  // of the first of them
-      int slots[kTogether];
-      slots[0] = at.slot();
-      ptx::mbarrier_wait(&smem.kv_full[slots[0]], at.slot_phase());
-      if constexpr (kTogether == 2) {
-        slots[1] = slots[0];  // with an odd one out: its products again, which are not looked at
-        if (left > 1) {
-          const Cursor next = at.next();
-          slots[1] = next.slot();
-          ptx::mbarrier_wait(&smem.kv_full[slots[1]], next.slot_phase());
-        }
+
+    Sums sums = {};
+    ptx::mbarrier_wait(&smem.kv_full[at.slot()], at.slot_phase());
+    multiply(sums, q, at.slot());
+    for (int left = piece.count; left > 0; --left, first_node += kBlockKeys) {
+      // The value warps have taken what this buffer held, statistics included. So the other half has read this buffer of the
+      // exchange too: it handed its part over after that.
+      const int buffer = at.buffer();
+      ptx::mbarrier_wait(&smem.step_empty[buffer], at.buffer_phase() ^ 1);
+      Handover<RowTiles>& to = smem.handover[buffer];
+      float v[kOwnRows][4];
+      complete(sums, v, buffer);
+      if (first_node + kBlockKeys > 0) [[unlikely]]
+        mask(v, first_node, piece.batch, piece.tile);
+      int flags = left == 1 ? kActive | kLast : kActive;
+      if (raise_max(v, rows, to)) flags |= kRescale;
+      if (lane() == 0) to.flags[warp()] = flags;
+      at.advance();
+      if (left > 1) {
+        ptx::mbarrier_wait(&smem.kv_full[at.slot()], at.slot_phase());
+        sums = Sums{};
+        multiply(sums, q, at.slot());
+        softmax(v, rows, to);
+      } else {
+        softmax(v, rows, to);
+        publish_stats(rows, to, piece);
+        if (thread == 0) to.piece = piece;
       }
-      float v[kTogether][kOwnRows][4];
-      {
-        Sums sums[kTogether] = {};
-        multiply(sums, q, slots);
-        // The value warps have taken what this buffer held, statistics included. So the other half has read this buffer of
-        // the exchange too: it handed its part over after that.
-        ptx::mbarrier_wait(&smem.step_empty[buffer], at.buffer_phase() ^ 1);
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) complete(sums[i], v[i], buffer ^ i);
-      }
-      if (left < kTogether) hide(v[kTogether - 1]);
-      if (first_node + kTogether * kBlockKeys > 0) [[unlikely]] {
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) mask(v[i], first_node + i * kBlockKeys, piece.batch, piece.tile);
-      }
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        if (left <= i) break;
-        const int left_after = left - i - 1;
-        Handover<RowTiles>& to = smem.handover[buffer ^ i];
-        if (i > 0) ptx::mbarrier_wait(&smem.step_empty[buffer ^ i], at.buffer_phase() ^ 1);
-        int flags = left_after == 0 ? kActive | kLast : kActive;
-        if (i == 0 && raise_max(v, rows, to)) flags |= kRescale;
-        if (lane() == 0) to.flags[warp()] = flags;
-        softmax(v[i], rows, to);
-        if (left_after == 0) {
-          publish_stats(rows, to, piece);
-          if (thread == 0) to.piece = piece;
-        }
-        at.advance();
-        hand_over(at);
-      }
+      hand_over(at);
     }
   }
 
@@ -160,25 +127,39 @@ struct ScoreWarp {
     if (lane() == 0) ptx::mbarrier_arrive(&smem.step_full[at.buffer() ^ 1]);
   }
 
+  // Two sets, for even and odd k16 steps: one warp alone must hide the latency of its products.
+  struct Sums {
+    float of[2][2][4];
+  };
+
+  // State of the own rows' softmax; units of log2. Each lane sums its own keys until the end.
+  struct Rows {
+    float max[kOwnRows];
+    float sum[kOwnRows];  // of p as rounded to bf16: what the value warps multiply is what is divided by
+
+    __device__ __forceinline__ Rows() {
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) max[r] = kNoMax, sum[r] = 0.f;
+    }
+  };
+
   // Q rows, coalesced, through shared memory into A fragments, 64 dimensions at a time. Rows past the end repeat the last one:
   // a row of A only meets its own row of S, and what comes of it is not stored.
   __device__ __forceinline__ void load_q(uint32_t (&q)[kQInRegisters][4], int batch, int tile) const {
     constexpr int kStages = kDimSteps / kQStageSteps + (kDimSteps % kQStageSteps != 0);
-    constexpr int kAhead = 3;
+    constexpr int kAhead = 4;
     // Stages that end in registers pass through the last one in shared memory, which is filled for good after them.
     constexpr int kLastStage = RowTiles == 2 ? Tile<RowTiles>::kSharedStages - 1 : 0;
-    unsigned l = lane();
-    asm volatile("" : "+r"(l));  // else addresses are kept from piece to piece, in registers that the products need
     // Lane: chunk lane % 8 of rows lane / 8 + {0, 4, 8, 12}.
     const __nv_bfloat16 *nope[4], *rope[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int row = min(tile * Tile<RowTiles>::kRows + m_tile() * 16 + static_cast<int>(l / 8) + j * 4,
+      const int row = min(tile * Tile<RowTiles>::kRows + m_tile() * 16 + static_cast<int>(lane()) / 8 + j * 4,
                           shape.num_nodes * args.num_heads - 1);
       const int node = row / args.num_heads, head = row - node * args.num_heads;
       const int64_t node_row = static_cast<int64_t>(batch) * shape.num_nodes + node;
-      nope[j] = args.q_nope + node_row * args.q_nope_row_stride + head * args.q_nope_head_stride + l % 8 * 8;
-      rope[j] = args.q_rope + node_row * args.q_rope_row_stride + head * args.q_rope_head_stride + l % 8 * 8;
+      nope[j] = args.q_nope + node_row * args.q_nope_row_stride + head * args.q_nope_head_stride + lane() % 8 * 8;
+      rope[j] = args.q_rope + node_row * args.q_rope_row_stride + head * args.q_rope_head_stride + lane() % 8 * 8;
     }
     uint4 chunks[kAhead][4];
     auto fetch = [&](int stage) {
@@ -190,7 +171,7 @@ struct ScoreWarp {
           from = dim < kMlaLatentDim ? nope[j] + dim : rope[j] + dim - kMlaLatentDim;
         } else {
           // A half ends inside a stage: the surplus is fetched and not used.
-          const int own = l % 8 * 8;
+          const int own = lane() % 8 * 8;
           const int dim = min(half() * kDimSteps * 16 + stage * kQStageSteps * 16 + own, kMlaHeadDim - 8) - own;
           from = dim + own < kMlaLatentDim ? nope[j] + dim : rope[j] + dim - kMlaLatentDim;
         }
@@ -205,8 +186,8 @@ struct ScoreWarp {
       QStage& to = smem.q[warp()][Tile<RowTiles>::in_shared(first) ? Tile<RowTiles>::shared_stage(first) : kLastStage];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int row = l / 8 + j * 4;
-        *reinterpret_cast<uint4*>(&to.rows[row][(l % 8 ^ row % 8) * 16]) = chunks[stage % kAhead][j];
+        const int row = lane() / 8 + j * 4;
+        *reinterpret_cast<uint4*>(&to.rows[row][(lane() % 8 ^ row % 8) * 16]) = chunks[stage % kAhead][j];
       }
       if (stage + kAhead < kStages) fetch(stage + kAhead);
       __syncwarp();
@@ -227,22 +208,15 @@ struct ScoreWarp {
     return ptx::smem_addr(smem.q[warp()][0].rows[l % 16]) + (l / 16 ^ l % 8) * 16;
   }
 
-  __device__ __forceinline__ void multiply(Sums (&sums)[kTogether], const uint32_t (&q)[kQInRegisters][4],
-                                           const int (&slots)[kTogether]) const {
+  __device__ __forceinline__ void multiply(Sums& sums, const uint32_t (&q)[kQInRegisters][4], int slot) const {
     unsigned l = lane();
     asm volatile("" : "+r"(l));
-    uint32_t k_addr[kTogether];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i)
-      k_addr[i] = ptx::smem_addr(smem.kv) + slots[i] * kSlotBytes + ((l % 8) + (l / 16) * 8) * kRowPitch +
-                  ((l / 8) % 2) * 16 + half() * (kDimSteps * 32);
+    const uint32_t k_addr = ptx::smem_addr(smem.kv) + slot * kSlotBytes + ((l % 8) + (l / 16) * 8) * kRowPitch +
+                            ((l / 8) % 2) * 16 + half() * (kDimSteps * 32);
     const uint32_t q_addr = q_address();
-    constexpr int kAhead = kTogether == 2 ? 1 : 2;
-    uint32_t b[2][kTogether][4];
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k)
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) ptx::ldmatrix_x4(b[k][i], k_addr[i] + k * 32);
+    uint32_t b[2][4];
+    ptx::ldmatrix_x4(b[0], k_addr);
+    ptx::ldmatrix_x4(b[1], k_addr + 32);
 #pragma unroll
     for (int k = 0; k < kDimSteps; ++k) {
       uint32_t a[4];
@@ -252,19 +226,9 @@ struct ScoreWarp {
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[i] = q[Tile<RowTiles>::q_register(k)][i];
       }
-      if (kAhead == 1 && k + 1 < kDimSteps) {
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) ptx::ldmatrix_x4(b[(k + 1) % 2][i], k_addr[i] + (k + 1) * 32);
-      }
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        ptx::mma_bf16(sums[i].of[k % 2][0], a, b[k % 2][i][0], b[k % 2][i][1]);
-        ptx::mma_bf16(sums[i].of[k % 2][1], a, b[k % 2][i][2], b[k % 2][i][3]);
-      }
-      if (kAhead == 2 && k + 2 < kDimSteps) {
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) ptx::ldmatrix_x4(b[k % 2][i], k_addr[i] + (k + 2) * 32);
-      }
+      ptx::mma_bf16(sums.of[k % 2][0], a, b[k % 2][0], b[k % 2][1]);
+      ptx::mma_bf16(sums.of[k % 2][1], a, b[k % 2][2], b[k % 2][3]);
+      if (k + 2 < kDimSteps) ptx::ldmatrix_x4(b[k % 2], k_addr + (k + 2) * 32);
       // Loads do not cross it: else the compiler does all even steps first, and the two sets no longer hide each other.
       if (k % 2 == 1) __syncwarp();
     }
@@ -315,15 +279,12 @@ struct ScoreWarp {
 
   // Lets the maxima follow where they are left behind; true if so, and then the factors for the accumulators are written.
   // Rare after the first steps, so that the usual step has no shuffle in its way.
-  __device__ __forceinline__ bool raise_max(const float (&v)[kTogether][kOwnRows][4], Rows& rows, Handover<RowTiles>& to) const {
+  __device__ __forceinline__ bool raise_max(const float (&v)[kOwnRows][4], Rows& rows, Handover<RowTiles>& to) const {
     float top[kOwnRows];
     bool left_behind = false;
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) {
-      top[r] = v[0][r][0];
-#pragma unroll
-      for (int i = 1; i < 4 * kTogether; ++i) top[r] = fmaxf(top[r], v[i / 4][r][i % 4]);
-      top[r] *= args.scale_log2;
+      top[r] = fmaxf(fmaxf(v[r][0], v[r][1]), fmaxf(v[r][2], v[r][3])) * args.scale_log2;
       left_behind |= top[r] > rows.max[r] + kMaxSlack;
     }
     if (!__any_sync(~0u, left_behind)) [[likely]]
@@ -343,14 +304,7 @@ struct ScoreWarp {
     return true;
   }
 
-  __device__ __forceinline__ static void hide(float (&v)[kOwnRows][4]) {
-#pragma unroll
-    for (int r = 0; r < kOwnRows; ++r)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) v[r][i] = -INFINITY;
-  }
-
-  // Writes P.
+  // Writes P. No branch in it, so that the compiler can place it between the products of the next step.
   __device__ __forceinline__ void softmax(const float (&v)[kOwnRows][4], Rows& rows, Handover<RowTiles>& to) const {
     uint32_t packed[kOwnRows][2];
 #pragma unroll
@@ -383,7 +337,7 @@ struct ScoreWarp {
       const float ln2 = 0.693147180559945f;
       const float lse = sum > 0.f ? rows.max[r] * ln2 + __logf(sum) : -INFINITY;
       const int row = own_row(r), global = piece.tile * Tile<RowTiles>::kRows + row;
-      int64_t offset = -8;
+      int64_t offset = -1;
       if (global < shape.num_nodes * args.num_heads) {
         if (piece.part >= 0) {
           const int64_t at = static_cast<int64_t>(piece.part) * Tile<RowTiles>::kRows + row;
@@ -396,7 +350,7 @@ struct ScoreWarp {
           if (output.lse != nullptr) output.lse[node_row * args.num_heads + head] = lse;
         }
       }
-      to.row_offset[row] = static_cast<int>(offset / 8);  // a register in place of two, where value warps have none to spare
+      to.row_offset[row] = offset;
       to.row_inv_sum[row] = sum > 0.f ? __fdividef(1.f, sum) : 0.f;
     }
   }

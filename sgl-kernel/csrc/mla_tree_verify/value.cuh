@@ -129,9 +129,8 @@ struct ValueWarp {
       for (int h = 0; h < 2; ++h) {
         const unsigned thread = ptx::thread_index();
         const int r = row(t, h, thread);
-        const int offset = from.row_offset[r];
-        if (offset >= 0)
-          store(t, h, static_cast<int64_t>(offset) * 8 + column(thread), quad_lane(thread), from.row_inv_sum[r]);
+        const int64_t offset = from.row_offset[r];
+        if (offset >= 0) store(t, h, offset + column(thread), quad_lane(thread), from.row_inv_sum[r]);
       }
     }
   }
