@@ -17,7 +17,7 @@ from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
 from sglang.srt.layers.attention.verify_mask import VerifyMask
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
-from sglang.srt.speculative.spec_info import SpecInputType
+from sglang.srt.speculative.spec_info import SpecInputType, SpeculativeAlgorithm
 
 VERIFY, DECODE, EXTEND = ForwardMode.TARGET_VERIFY, ForwardMode.DECODE, ForwardMode.EXTEND
 
@@ -95,15 +95,16 @@ def _scene(page_size: int = 1, heads=MLA) -> Scene:
     return Scene(heads, torch.bfloat16, page_size, EXTEND, [3, 0], [4, 2])
 
 
-@pytest.mark.parametrize("eagle,expected", [(True, 4 * 4), (False, None)])
-def test_eagle_builds_small_masks(eagle, expected):
-    """N x N bytes a request, whatever the context."""
-    algorithm = SimpleNamespace(is_eagle=lambda: eagle, is_standalone=lambda: False)
+@pytest.mark.parametrize("algorithm", list(SpeculativeAlgorithm))
+def test_eagle_builds_small_masks(algorithm):
+    """N x N bytes a request, whatever the context, for the algorithms whose builder asks for a buffer."""
     step = _scene()
     mask = gpu_backend(step, spec_algorithm=algorithm).verify_mask
+    if not (algorithm.is_eagle() or algorithm.is_standalone()):
+        assert mask is None
+        return
     rows = step.req_to_token_pool.req_to_token.shape[0]
-    assert (mask and mask.buffer.numel()) == (expected and rows * expected)
-    assert mask is None or (mask.mode == TreeMaskMode.QLEN_ONLY and mask.max_bs == rows)
+    assert (mask.buffer.numel(), mask.mode, mask.max_bs) == (rows * 4 * 4, TreeMaskMode.QLEN_ONLY, rows)
 
 
 @pytest.mark.parametrize("delegate,joined", [("flashinfer", False), ("triton", True)])
