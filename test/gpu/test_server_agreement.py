@@ -3,28 +3,37 @@
 
 from __future__ import annotations
 
-import random
+from functools import cache
+from itertools import chain
 
 import httpx
 import pytest
 from gpu_harness.config import GpuConfig
 from gpu_harness.requests import Request, ask, ask_together
 from gpu_harness.teacher import Agreement, compare
+from harness.config import MODELS
 from harness.generate import REQUEST_SECONDS, flush
 from harness.process import Server
+from tokenizers import Tokenizer
 
-PAIR = "random-mla"
+from benchmark.accept import prompts
+from tools.tiny_models import ensure
+
+PAIR = "trained-mla"
 PROMPTS, PLACES = 50, 64
 LEAST_SHARE = 0.995
 
-# Where the choices differ, the two best tokens must have been nearly equal. Logits of this pair are rounded to bf16 at
-# a magnitude of 8 to 32, so a unit in the last place is 1/16 to 1/8; several roundings lie between kernel and logit.
+# Where the choices differ, the two best tokens must have been nearly equal. Logits are rounded to bf16 at a magnitude
+# of 8 to 32, so a unit in the last place is 1/16 to 1/8; several roundings lie between kernel and logit.
 MOST_GAP = 0.5
 
 
-def prompts() -> list[tuple[int, ...]]:
-    draw = random.Random(50)
-    return [tuple(draw.choices(range(4, 400), k=draw.randint(2, 400))) for _ in range(PROMPTS)]
+@cache
+def texts() -> list[tuple[int, ...]]:
+    """Held-out code, docstrings and prose as token ids, then the same cut short."""
+    tokenizer = Tokenizer.from_file(str(ensure(MODELS, PAIR).target / "tokenizer.json"))
+    whole = [tuple(tokenizer.encode(prompt.text).ids) for prompt in prompts.load()]
+    return [*whole, *(ids[: len(ids) // 2] for ids in whole)][:PROMPTS]
 
 
 def gap(server: Server, prefix: tuple[int, ...], first: int, second: int) -> float:
@@ -44,7 +53,7 @@ def gap(server: Server, prefix: tuple[int, ...], first: int, second: int) -> flo
 @pytest.mark.parametrize("algorithm", ["DDTREE", "DFLASH"])
 def test_choices_under_the_same_prefix_agree(gpu_pool, algorithm):
     off = gpu_pool.get(GpuConfig(PAIR, algorithm, backend="triton"), ahead=False)
-    asked = [Request(ids, PLACES, ignore_eos=True) for ids in prompts()]
+    asked = [Request(ids, PLACES, ignore_eos=True) for ids in texts()]
     references = ask_together(off, asked, at_once=8)
 
     on = gpu_pool.get(GpuConfig(PAIR, algorithm), ahead=False)
@@ -67,12 +76,8 @@ def test_choices_under_the_same_prefix_agree(gpu_pool, algorithm):
 @pytest.mark.parametrize("server", [GpuConfig(PAIR)], indirect=True, ids=str)
 def test_eight_at_once_say_what_one_says(server):
     """With shared prefixes, so that most of a prompt is found in the radix cache."""
-    draw = random.Random(8)
-    shared = tuple(draw.choices(range(4, 400), k=700))
-    asked = [
-        Request((*shared[: 100 * (1 + i % 7)], *draw.choices(range(4, 400), k=3 + i)), PLACES, ignore_eos=True)
-        for i in range(24)
-    ]
+    shared = tuple(chain.from_iterable(texts()[:6]))
+    asked = [Request((*shared[: 100 * (1 + i % 7)], *texts()[6 + i]), PLACES, ignore_eos=True) for i in range(24)]
     flush(server)
     alone = [answer.ids for answer in ask_together(server, asked, at_once=1)]
     flush(server)

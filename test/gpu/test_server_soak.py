@@ -19,7 +19,7 @@ STEPS = int(os.environ.get("GPU_TEST_SOAK_STEPS", "20000"))
 SECONDS = 240
 
 
-@pytest.mark.parametrize("server", [GpuConfig("random-mla")], indirect=True, ids=str)
+@pytest.mark.parametrize("server", [GpuConfig("trained-mla")], indirect=True, ids=str)
 def test_steps_at_temperature_one(server):
     flush(server)
     before = decode_steps(server)
