@@ -17,6 +17,9 @@ from benchmark.serve.report import Result, server_name
 
 _BACKENDS = {"triton": ("SGLang triton", "tab:gray"), "ddtree_sm120": ("ddtree_sm120", "tab:blue")}
 
+# Below it a logarithmic axis would have no tick to read.
+LEAST_SPREAD = 8
+
 
 def draw(receipt: dict[str, Any], stem: Path) -> None:
     """Write STEM.png, and STEM-profile.png if the receipt has profiles."""
@@ -29,7 +32,8 @@ def draw(receipt: dict[str, Any], stem: Path) -> None:
 def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
     """Milliseconds a step against context, one panel an algorithm, one line a server."""
     algorithms = list(dict.fromkeys(r["algorithm"] for r in results))
-    figure, axes = plt.subplots(1, len(algorithms), figsize=(4.6 * len(algorithms), 4.0), squeeze=False, sharey=True)
+    size = (4.6 * len(algorithms) + 1.4, 4.0)
+    figure, axes = plt.subplots(1, len(algorithms), figsize=size, squeeze=False, sharey=True)
     for axis, algorithm in zip(axes.flat, algorithms, strict=True):
         mine = [r for r in results if r["algorithm"] == algorithm and "median_ms" in r]
         for name in dict.fromkeys(map(server_name, mine)):
@@ -42,21 +46,29 @@ def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
                 for at, value in zip(x, y, strict=True):
                     axis.annotate(f"{value:.2f}", (at, value), xytext=(0, 6), textcoords="offset points", fontsize=8)
         axis.set_xscale("log")
-        axis.set_yscale("log")
+        if _spread(results) > LEAST_SPREAD:
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(bottom=0)
         ticks = sorted({r["context"] for r in mine})
         axis.set_xticks(ticks, [f"{t:,}" for t in ticks], minor=False)
-        axis.minorticks_off()
+        axis.xaxis.minorticks_off()
         axis.set_xlabel("context (tokens)")
         width = next((r["width"] for r in mine), "")
         axis.set_title(f"{algorithm}, {'block' if algorithm == 'DFLASH' else 'budget'} {width}", fontsize=10)
         axis.grid(True, which="major", alpha=0.3)
         axis.legend(fontsize=8)
-        axis.margins(y=0.15)
+        axis.margins(x=0.12, y=0.15)
     axes[0][0].set_ylabel("ms a verify step (median)")
-    figure.suptitle(f"Verify step in the server, batch 1, CUDA graphs, {gpu}", fontsize=11)
+    figure.suptitle(f"Verify step in the server, batch 1, {gpu}", fontsize=11)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _spread(rows: list[Result]) -> float:
+    times = [r["median_ms"] for r in rows if "median_ms" in r]
+    return max(times) / min(times) if times else 1.0
 
 
 def _fastest_draft(rows: list[Result], backend: str) -> str:

@@ -78,5 +78,7 @@ def profile_table(results: list[Result]) -> str:
     totals = [f"{r['profile']['total']:.0f}" for r in profiled]
     lines.append("| **whole step, profiler on** | " + " | ".join(totals) + " |")
     calls = [r["profile"].get("host_calls", {}).values() for r in profiled]
+    if not any(calls):
+        return "\n".join(lines)
     busy = [f"{sum(micros for micros, _ in c):.0f} in {sum(count for _, count in c):.0f}" for c in calls]
     return "\n".join([*lines, "| host inside CUDA calls, µs in calls a step | " + " | ".join(busy) + " |"])
