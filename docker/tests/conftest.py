@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -22,5 +23,5 @@ def buildah() -> Buildah:
 
 @pytest.fixture(scope="session")
 def image(buildah: Buildah) -> str:
-    """Name of the built image."""
-    return buildah.build("cpu")
+    """Name of the built image; IMAGE_TEST_IMAGE names one that the storage below ``build/`` has already."""
+    return os.environ.get("IMAGE_TEST_IMAGE") or buildah.build("cpu")

@@ -113,10 +113,19 @@ def missing_on(server: Server) -> list[tuple[str, ...]]:
     return missing
 
 
+def stream(server: Server) -> None:
+    """The time between chunks is measured of streams alone."""
+    body = {"text": "a", "sampling_params": {"max_new_tokens": 40, "ignore_eos": True}, "stream": True}
+    with httpx.stream("POST", f"{server.url}/generate", json=body, timeout=120) as answer:
+        answer.raise_for_status()
+        assert sum(line.startswith("data: {") for line in answer.iter_lines()) > 1
+
+
 @servers(TREE)
 def test_the_dashboard_asks_for_what_a_server_has(server):
     """All but the comparison, which `validate` brings."""
     generate_together(server, [prompt.ids for prompt in short_prompts()[:4]], 2)
+    stream(server)
     assert {entry[0] for entry in missing_on(server)} <= {
         f"sglang:ddtree_verify_{name}"
         for name in ("steps", "rows_beyond_2_ulp", "rows_not_finite", "max_ulp", "mean_ulp")
@@ -149,6 +158,7 @@ def test_live_there_and_back(off, run, state):
         if target == "validate":
             (seen,) = next(s for s in record(state)["steps"] if s["step"] == "compare the kernels")["validation"]
             assert seen["steps"] > 10 and seen["rows_not_finite"] == 0
+            stream(off)
             assert not missing_on(off), "the dashboard"
     assert run(off.url, "rollback", "--yes").returncode == 0
     assert mode_of(off.url) == "validate" and env.read_text() == "SGLANG_DDTREE_VERIFY=validate\n"
