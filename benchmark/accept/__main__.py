@@ -24,8 +24,9 @@ from tools.tiny_models import ModelPair, ensure
 BUDGETS = (8, 16, 32, 64, 128)
 WIDTHS = (2, 4, 8)
 MODES = {"greedy": 0.0, "temperature 1": 1.0}
-# The width of the flag's default is served; the others are replayed, which is checked against what was served.
+# These are served; the others are replayed, which is checked against what was served.
 SERVED_WIDTH = 8
+SERVED_BUDGETS = (8, 32, 128)
 Outputs = dict[tuple[str, int], Answer]
 
 
@@ -104,7 +105,7 @@ def main() -> None:
         Configuration(None),
         Configuration("NGRAM"),
         Configuration("DFLASH"),
-        *(Configuration("DDTREE", Tree(budget, SERVED_WIDTH)) for budget in BUDGETS),
+        *(Configuration("DDTREE", Tree(budget, SERVED_WIDTH)) for budget in SERVED_BUDGETS),
     ]
     outputs = {c: ask(c, pair, texts, args.tokens) for c in tqdm(served, desc="servers")}
     plain = outputs[served[0]]
