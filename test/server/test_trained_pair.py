@@ -20,11 +20,14 @@ from benchmark.accept.replay import CHAIN, Replay, Tree
 from benchmark.tiny.export import read_pair
 from tools.tiny_models import ModelPair, ensure
 
+pytestmark = pytest.mark.long
+
 NEW_TOKENS = 64
 PROMPTS = [prompt for kind in prompts.KINDS for prompt in [p for p in prompts.load() if p.kind == kind][:2]]
 
 DDTREE = [
     ServerConfig("trained-mla", "DDTREE", page_size=16, budget=32),
+    ServerConfig("trained-gqa", "DDTREE", page_size=1, budget=16),
 ]
 DFLASH = [ServerConfig("trained-mla", "DFLASH")]
 

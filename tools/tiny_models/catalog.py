@@ -56,7 +56,7 @@ _MISMATCHED: dict[str, Callable[[], Checkpoint]] = {
 
 PAIRS = tuple(_TARGETS)
 # Trained by `benchmark/tiny` and kept in the repository.
-TRAINED = ("trained-mla",)
+TRAINED = ("trained-mla", "trained-gqa")
 _KEPT = Path(__file__).parents[2] / "models"
 MISMATCHES = tuple(_MISMATCHED)
 
