@@ -58,7 +58,7 @@ def card(report: dict[str, Any]) -> str:
             name,
             f"{row['tokens']:,}",
             *(f"{row[key]:.2f}" for key in (f"model, windows of {LONGEST}", "model, windows of 1024", "trigram")),
-            f"{report['accept_length'][name]:.2f}",
+            f"{report['accept_length'][name]:.2f}" if name in report["accept_length"] else "not measured",
         )
         for name, row in report["perplexity"].items()
     ]
