@@ -18,7 +18,7 @@ export FORK_UPSTREAM = $(UPSTREAM)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-long test-gpu test-gpu-server bench-accept train-pairs bench-serve bench-step-metadata wheel check lint check-cuda-deps doctor clean
+.PHONY: help install serve test test-long test-gpu test-gpu-server bench-accept train-pairs bench-serve bench-step-metadata bench-verify-switch wheel check lint check-cuda-deps doctor clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ bench-step-metadata: install ## the launch that prepares a step for the attentio
 $(VENV)/.plots: | $(PY)
 	@$(PY) -m pip install --quiet matplotlib
 	@touch $@
+
+bench-verify-switch: install kernel-install ## the cutover switch in a server: what validate counts, a step in each mode, switching; needs a GPU
+	@$(PY) -m benchmark.bench_verify_switch $(ARGS)
 
 bench-serve: install kernel-install $(VENV)/.plots ## a verify step in the server, ddtree_sm120 against triton; needs a GPU (ARGS="--profile")
 	@$(PY) -m benchmark.serve $(ARGS)
