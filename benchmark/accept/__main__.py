@@ -26,7 +26,7 @@ WIDTHS = (2, 4, 8)
 MODES = {"greedy": 0.0, "temperature 1": 1.0}
 # These are served; the others are replayed, which is checked against what was served.
 SERVED_WIDTH = 8
-SERVED_BUDGETS = (8, 32, 128)
+SERVED_BUDGETS = [8, 32, 128]
 Outputs = dict[tuple[str, int], Answer]
 
 
@@ -36,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kind", choices=("mla", "gqa"), default="mla", help="which trained pair")
     parser.add_argument("--tokens", type=int, default=80, help="tokens a request generates")
     parser.add_argument("--prompts", type=int, default=prompts.EACH, help="prompts of each kind of text")
+    parser.add_argument("--served", type=int, nargs="*", default=SERVED_BUDGETS, help="budgets that a server runs with")
     parser.add_argument("--out", type=Path, default=receipt.REPO / "benchmark" / "results")
     return parser.parse_args()
 
@@ -105,7 +106,7 @@ def main() -> None:
         Configuration(None),
         Configuration("NGRAM"),
         Configuration("DFLASH"),
-        *(Configuration("DDTREE", Tree(budget, SERVED_WIDTH)) for budget in SERVED_BUDGETS),
+        *(Configuration("DDTREE", Tree(budget, SERVED_WIDTH)) for budget in args.served),
     ]
     outputs = {c: ask(c, pair, texts, args.tokens) for c in tqdm(served, desc="servers")}
     plain = outputs[served[0]]
