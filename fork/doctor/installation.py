@@ -1,63 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examines the fork that is installed in the running Python: its files, the machine, and what would run.
-
-Needs nothing but the installed packages, and changes nothing.
-"""
+"""The installation: that it is the fork, whole, what upstream's it lies on, and the only one."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import importlib.metadata
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fork.carried import intact
+from fork.doctor.finding import Finding
 from fork.manifest import MANIFEST
 
 _NAME = "sglang"
-_KERNELS = "sgl_kernel_ddtree"
 _MANY = 5
 
 
-@dataclass
-class Finding:
-    """One line of the report. ``ok`` is None for a fact that is neither good nor bad."""
-
-    what: str
-    said: str
-    ok: bool | None = None
-
-
-def main(*, as_json: bool) -> int:
-    """Prints the report; 0 if nothing is wrong, else 1."""
-    findings = examine()
-    wrong = [finding for finding in findings if finding.ok is False]
-    if as_json:
-        print(json.dumps({"ok": not wrong, "findings": [asdict(finding) for finding in findings]}, indent=1))
-    else:
-        for finding in findings:
-            mark = {True: "ok", False: "WRONG", None: "-"}[finding.ok]
-            print(f"{mark:5}  {finding.what:13}  {finding.said}")
-    return 1 if wrong else 0
-
-
-def examine() -> list[Finding]:
+def examine() -> tuple[bool, list[Finding]]:
+    """Whether there is a fork to examine further, and what was found."""
     findings = [Finding("python", f"{sys.version.split()[0]}, {sys.executable}")]
     installed = _installation(findings)
+    findings += _others(installed[0] if installed else None)
     if installed is None:
-        return findings
+        return False, findings
     package, manifest, distribution = installed
     _files(package, manifest, findings)
     _upstream_files(manifest, distribution, findings)
-    device = _machine(findings)
-    _kernels(device, findings)
-    return findings
+    findings.append(_symbols(package))
+    return True, findings
 
 
 def _installation(findings: list[Finding]) -> tuple[Path, dict[str, Any], importlib.metadata.Distribution] | None:
@@ -151,51 +126,34 @@ def _is_link(root: Path, file: str) -> bool:
     return any(step.is_symlink() for step in (path, *path.parents) if root in step.parents)
 
 
-def _machine(findings: list[Finding]) -> str:
-    """``cuda`` or ``cpu``: what torch would use."""
+def _symbols(package: Path) -> Finding:
     try:
-        import torch
-    except Exception as error:  # a broken torch raises what it likes
-        findings.append(Finding("torch", f"cannot be imported: {error}", False))
-        return "cpu"
-    if not torch.cuda.is_available():
-        built = torch.version.cuda
-        why = f"built for CUDA {built}, but finds no GPU or driver" if built else "a CPU build"
-        findings.append(Finding("torch", f"{torch.__version__}, {why}"))
-        return "cpu"
-    findings.append(Finding("torch", f"{torch.__version__}, CUDA {torch.version.cuda}"))
-    for index in range(torch.cuda.device_count()):
-        major, minor = torch.cuda.get_device_capability(index)
-        findings.append(
-            Finding(f"gpu {index}", f"{torch.cuda.get_device_name(index)}, compute capability {major}.{minor}")
-        )
-    return "cuda"
+        result = intact.examine(package / _NAME)
+    except (OSError, ValueError, KeyError) as error:
+        return Finding("symbols", f"the table of symbols cannot be read: {error}; run `make install`", False)
+    if result.problems:
+        said = "upstream lacks what the fork uses; was it installed over the fork? Run `make install`.\n"
+        return Finding("symbols", said + intact.as_text(result.problems[:_MANY]), False)
+    return Finding("symbols", "what the fork uses of upstream is there, with the signatures that it knows", True)
 
 
-def _kernels(device: str, findings: list[Finding]) -> None:
-    theirs = _version("sglang-kernel")
-    if theirs:
-        findings.append(Finding("sgl_kernel", f"sglang-kernel {theirs}"))
-    elif device == "cuda":
-        findings.append(Finding("sgl_kernel", "sglang-kernel is not installed; FLAVOUR=cuda brings it", False))
-    else:
-        findings.append(Finding("sgl_kernel", "the CPU functions inside this wheel"))
-    if importlib.util.find_spec(_KERNELS) is None:
-        findings.append(Finding(_KERNELS, "not installed; what needs it on a GPU refuses to start"))
-        findings.append(Finding("would run", f"on {device}, tree operators in torch"))
-        return
-    try:
-        libraries = importlib.import_module(_KERNELS).build_info()
-    except Exception as error:  # a library that does not load: say so, whatever it raises
-        findings.append(Finding(_KERNELS, f"installed, but does not load: {error}", False))
-        return
-    targets = sorted({arch for info in libraries.values() for arch in info.archs})
-    findings.append(Finding(_KERNELS, f"holds code for {', '.join(targets) or 'nothing'}", bool(targets)))
-    findings.append(Finding("would run", f"on {device}, tree operators from {_KERNELS}"))
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _others(used: Path | None) -> Iterator[Finding]:
+    """Other copies of the package, and other records of an installation."""
+    records: dict[Path, list[str]] = {}
+    for distribution in importlib.metadata.distributions(name=_NAME):
+        folder = Path(str(distribution.locate_file("")))
+        records.setdefault(folder, []).append(distribution.version)
+    for folder, versions in records.items():
+        if len(versions) > 1:
+            said = f"{' and '.join(sorted(versions))} are both registered in {folder}: one was installed over the other"
+            yield Finding("two at once", f"{said}; `pip uninstall {_NAME}` until none is left, then install", False)
+    copies = [Path(entry) for entry in dict.fromkeys(sys.path) if entry and (Path(entry) / _NAME).is_dir()]
+    found = importlib.util.find_spec(_NAME)
+    imported = Path(found.origin).parent.parent if found and found.origin else None
+    for folder in copies:
+        if folder == imported:
+            if used is None and any((other / MANIFEST).exists() for other in copies):
+                said = f"{folder} comes first on the path and hides the fork; take it out of PYTHONPATH"
+                yield Finding("another sglang", said, False)
+        elif (folder / _NAME / "__init__.py").exists():
+            yield Finding("another sglang", f"{folder} has one too, which is not used: {imported} comes first")
