@@ -173,7 +173,7 @@ def test_doctor_without_any(tmp_path):
     environment = Environment(tmp_path / "env")
     done = environment.run("-m", "fork", "doctor", cwd=ROOT)
     assert done.returncode == 1
-    assert "WRONG  installation   sglang is not installed here; run `make install`" in done.stdout
+    assert "WRONG  installation  sglang is not installed here; run `make install`" in done.stdout
 
 
 @pytest.fixture(scope="module")
