@@ -55,8 +55,11 @@ def return_prefill_states(
     mode = max(batch.return_hidden_states_mode, get_server_return_hidden_states_mode())
     if mode.is_last():
         ends = torch.tensor(batch.extend_lens).cumsum(0) - 1
-        states = states[ends.to(states.device, non_blocking=True)]
-    output.hidden_states = states
+        output.hidden_states = states[ends.to(states.device, non_blocking=True)]
+    else:
+        # A captured prefill's lie in the graph's memory, which the next one writes
+        # without waiting for their copy to the host.
+        output.hidden_states = states.clone()
 
 
 def return_path_states(
