@@ -88,13 +88,19 @@ wheel: $(VENV)/.tools ## the fork's wheel, in dist/
 check: $(VENV)/.tools ## do all patches still apply? (UPSTREAM=version: to that release)
 	@$(PY) -m fork check
 
-.PHONY: check-upstream receipts
+.PHONY: check-upstream check-needs rebase receipts
+rebase: $(VENV)/.tools ## what release TO= would break; WRITE=1 moves the fork to it if nothing does
+	@$(PY) -m fork rebase --to $(TO) $(if $(WRITE),--write) $(ARGS)
+
 check-upstream: $(VENV)/.tools ## patches and symbols on 0.5.20 to 0.5.23 in one table; fails if a supported release does
 	@$(PY) -m fork matrix
 
 lint: $(VENV)/.lint ## ruff, and mypy on fork/ and the cutover tool
 	@$(PY) -m ruff check fork benchmark/receipts python/sglang_ddtree docker deploy test/unit/fork test/unit/receipts test/unit/cutover test/unit/service
 	@$(PY) -m mypy
+
+check-needs: install $(VENV)/.tests ## take each patch away and see its test fail (PATCHES= narrows): a nightly job
+	@$(PY) -m fork needs $(PATCHES)
 
 receipts: $(VENV)/.tools ## are the receipts in order, and do the pages say what they say? (ARGS=--write: put it there)
 	@$(PY) -m benchmark.receipts $(ARGS)

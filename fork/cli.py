@@ -81,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     rebase.add_argument("--to", metavar="VERSION", required=True, help="the release")
     rebase.add_argument("--all", action="store_true", help="symbols that are as they were too")
     rebase.add_argument("--brief", action="store_true", help="upstream's changes as counts, not as a diff")
+    rebase.add_argument("--write", action="store_true", help="if nothing fails, the tests among it: pin that release")
+    rebase.add_argument(
+        "--tests", metavar="PATHS", default="", help="with --write: these tests only, as for make TESTS="
+    )
+    rebase.add_argument("--anyway", action="store_true", help="with --write: also when something failed")
     rebase.set_defaults(run=_rebase)
 
     needs = commands.add_parser("needs", help="take each patch away and see its test fail (long)")
@@ -178,15 +183,30 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 def _rebase(arguments: argparse.Namespace) -> int:
     from fork import patches
-    from fork.rebase import report
+    from fork.rebase import move, report
 
-    config = configuration.load()
+    config = move.with_hashes(configuration.load(), arguments.to)
     series = patches.load_series(config.patches)
     old = report.Carried(config, config.pinned, series)
     made = report.make(old, report.Carried(config, arguments.to, series))
     for line in report.lines(made, everything=arguments.all, diffs=not arguments.brief, colour=sys.stdout.isatty()):
-        print(line)
-    return 0 if made.ok else 1
+        print(line, flush=True)
+    if not arguments.write:
+        return 0 if made.ok else 1
+    if not made.ok and not arguments.anyway:
+        print("\nfork: nothing was written: mend what failed, or say --anyway", file=sys.stderr)
+        return 1
+    target = config.at(arguments.to)
+    text = move.written((config.root / "upstream.toml").read_text("utf-8"), arguments.to, config.hashes[arguments.to])
+    passed, copy = move.try_out(target, text, arguments.tests)
+    if not passed and not arguments.anyway:
+        print(f"fork: nothing was written: tests failed in {copy}", file=sys.stderr)
+        return 1
+    move.write(config, text)
+    print(f"upstream.toml pins {arguments.to} now; the copy in {copy} may go")
+    for place in move.still_named(config.root, config.pinned):
+        print(f"  {place} still names {config.pinned}")
+    return 0 if made.ok and passed else 1
 
 
 def _needs(arguments: argparse.Namespace) -> int:

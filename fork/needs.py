@@ -27,9 +27,9 @@ from fork.carried import intact, signatures
 from fork.config import Config
 from fork.errors import ForkError
 from fork.patches import Patch, load_series
+from fork.rebase.move import LEFT_OUT
 from fork.upstream import UpstreamWheel, fetch
 
-_LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "models", "__pycache__", ".*_cache", "*.so")
 _TIMEOUT_S = 1200
 _TESTS_FAILED, _NOT_COLLECTED = 1, 2
 
@@ -51,7 +51,7 @@ class Workshop:
     def __init__(self, config: Config, folder: Path):
         self.root, self.site = folder / "checkout", folder / "build" / "editable"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(config.root, self.root, ignore=_LEFT_OUT, symlinks=True)
+        shutil.copytree(config.root, self.root, ignore=LEFT_OUT, symlinks=True)
         trees = tuple(replace(tree, source=self.root / tree.source.relative_to(config.root)) for tree in config.trees)
         self.config = replace(config, root=self.root, trees=trees)
         self.wheel: UpstreamWheel = fetch(config)
