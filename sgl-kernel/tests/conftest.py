@@ -47,4 +47,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     numbers = sorted({key for record in _RECORDS for key in record} - {"test", "case"})
     worst = {key: max(record[key] for record in _RECORDS if key in record) for key in numbers}
     config = {"outcomes": _OUTCOMES, "worst": worst}
-    write_receipt(Path(path), make_receipt("test_mla_tree_verify", _RECORDS, config=config, sources=sources))
+    write_receipt(Path(path), make_receipt(Path(path).stem, _RECORDS, config=config, sources=sources))

@@ -179,8 +179,10 @@ def build(spec: GqaSpec, device: torch.device | str, workspace: torch.Tensor | N
 
     def pool() -> torch.Tensor:
         shape = (num_pages * spec.page_size, spec.kv_heads, spec.dim + spec.kv_pad)
-        whole = torch.empty(shape, dtype=torch.uint8, device=device).view(FP8) if spec.fp8 else torch.empty(
-            shape, dtype=spec.dtype, device=device
+        whole = (
+            torch.empty(shape, dtype=torch.uint8, device=device).view(FP8)
+            if spec.fp8
+            else torch.empty(shape, dtype=spec.dtype, device=device)
         )
         _poison(whole)
         return whole[..., : spec.dim]

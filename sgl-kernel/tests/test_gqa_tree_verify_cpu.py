@@ -56,7 +56,9 @@ def test_window_counts_positions_not_nodes() -> None:
         pool[slots[1:]] = pool[slots[1]].clone()
     inputs.run()
     assert torch.equal(inputs.out[8], inputs.out[1])
-    keys, values = (pool[inputs.page_table[0, [*range(27, 31), 38]].long(), 0].double() for pool in (inputs.k_pool, inputs.v_pool))
+    keys, values = (
+        pool[inputs.page_table[0, [*range(27, 31), 38]].long(), 0].double() for pool in (inputs.k_pool, inputs.v_pool)
+    )
     weights = (inputs.q[8, 0].double() @ keys.T * inputs.sm_scale).softmax(0)
     torch.testing.assert_close(inputs.out[8, 0].double(), weights @ values, rtol=1e-4, atol=1e-5)
 

@@ -39,10 +39,9 @@ def listed_in(request) -> tuple[bool, dict[str, bool]]:
     return request.param == "1", json.loads(output.splitlines()[-1])
 
 
-def test_drafters_may_use_the_backend_on_a_cpu_only(listed_in):
-    """A GPU's drafter has faster backends; this one would be refused there."""
-    cpu, listed = listed_in
-    assert listed["DRAFT_ATTENTION_BACKEND_CHOICES"] is cpu
+def test_drafters_may_use_the_backend(listed_in):
+    _, listed = listed_in
+    assert listed["DRAFT_ATTENTION_BACKEND_CHOICES"]
 
 
 def test_chunked_prefix_cache_stays_on_with_a_gpu(listed_in):

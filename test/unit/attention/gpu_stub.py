@@ -12,6 +12,7 @@ from scene import MAX_CONTEXT, Scene
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
 from sglang.srt.layers.attention.ddtree_sm120 import cuda_backend
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 
 class Delegate(AttentionBackend):
@@ -40,17 +41,20 @@ def gpu_runner(step: Scene, nodes: int, **changes) -> SimpleNamespace:
     fields: dict[str, Any] = {
         "page_size": step.page_size,
         "dtype": torch.bfloat16,
-        "use_mla_backend": True,
+        "use_mla_backend": step.heads.is_mla,
         "is_draft_worker": False,
         "prefill_attention_backend_str": "ddtree_sm120",
         "decode_num_tokens_per_req": lambda: nodes,
         "model_config": SimpleNamespace(
             context_len=MAX_CONTEXT,
             num_attention_heads=step.heads.query,
+            head_dim=step.heads.head_dim,
+            v_head_dim=step.heads.value_dim,
+            get_num_kv_heads=lambda ranks: step.heads.kv // ranks,
             kv_lora_rank=step.heads.value_dim,
             qk_rope_head_dim=step.heads.rope_dim,
         ),
-        "spec_algorithm": SimpleNamespace(is_eagle=lambda: False, is_standalone=lambda: False),
+        "spec_algorithm": SpeculativeAlgorithm.NONE,
         **changes,
     }
     for name, value in fields.items():

@@ -82,24 +82,21 @@ def backend_forward(scene_arguments: dict, spec_info: SimpleNamespace | None, gr
 
 
 def _forward(step, backend, batch, padding: int = 0) -> torch.Tensor:
-    latent = step.heads.value_dim
-
     def padded(rows: torch.Tensor) -> torch.Tensor:
         return torch.cat([rows, rows.new_zeros(padding, *rows.shape[1:])])
 
-    keys = padded(torch.cat([k[p:] for k, p in zip(step.keys, step.prefix, strict=True)]))
+    def window(rows: list[torch.Tensor]) -> torch.Tensor:
+        return padded(torch.cat([r[p:] for r, p in zip(rows, step.prefix, strict=True)]))
+
+    keys, q, dim = window(step.keys), padded(step.q), step.heads.value_dim
     batch.out_cache_loc = padded(batch.out_cache_loc)
-    q = padded(step.q)
-    out = backend.forward(
-        q[..., :latent],
-        keys[..., :latent],
-        keys[..., :latent],
-        step.layer(),
-        batch,
-        q_rope=q[..., latent:],
-        k_rope=keys[..., latent:],
-    )
-    return out.view(-1, step.heads.query, latent).double()
+    if step.heads.is_mla:
+        parts = {"q_rope": q[..., dim:], "k_rope": keys[..., dim:]}
+        q, keys, values = q[..., :dim], keys[..., :dim], keys[..., :dim]
+    else:
+        parts, values = {}, window(step.values)
+    out = backend.forward(q, keys, values, step.layer(), batch, **parts)
+    return out.view(-1, step.heads.query, dim).double()
 
 
 call: dict[str, Callable] = {"step_metadata": step_metadata, "backend_forward": backend_forward}

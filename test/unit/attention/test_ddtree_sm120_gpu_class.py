@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from gpu_stub import gpu_backend
-from scene import GQA, MLA, Scene, byte_mask, mask_words, random_tree
+from scene import GQA, MHA, MLA, Heads, Scene, byte_mask, mask_words, random_tree
 from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
-from sglang.srt.layers.attention.ddtree_sm120 import cuda_backend
+from sglang.srt.layers.attention.ddtree_sm120 import mla_layers
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
 from sglang.srt.layers.attention.verify_mask import VerifyMask
+from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.srt.speculative.spec_info import SpecInputType, SpeculativeAlgorithm
@@ -58,6 +59,39 @@ def test_verify(interpreter, graph_size, page_size, kind):
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_decode(interpreter, graph_size, page_size):
     _assert_close(*interpreter("backend_forward", _arguments(DECODE, [0, 70, 15], 1, page_size), None, graph_size))
+
+
+BLOCK = {"attn_type": AttentionType.ENCODER_ONLY}
+
+
+@pytest.mark.parametrize("graph_size", [None, 4])
+@pytest.mark.parametrize(
+    "heads,page_size,kind,options",
+    [
+        (MHA, 1, "words", {}),
+        (Heads(query=6, kv=2, value_dim=128), 16, "full", {"sliding_window_size": 9, "logit_cap": 30.0}),
+        (MHA, 16, "none", {"sliding_window_size": 3}),
+        (MHA, 1, "none", BLOCK),
+        (MHA, 16, "none", BLOCK | {"sliding_window_size": 4}),
+    ],
+)
+def test_verify_of_gqa(interpreter, graph_size, heads, page_size, kind, options):
+    """Trees, chains and a drafter's block; windows by depth, capped logits."""
+    rng, prefix = random.Random(page_size), [0, 70, 5]
+    trees = None if kind == "none" else [random_tree(rng, 9) for _ in prefix]
+    spec_info = SimpleNamespace(draft_token_num=9, custom_mask=None, spec_input_type=SpecInputType.NGRAM_VERIFY)
+    if kind == "words":
+        spec_info.mask_words = mask_words(trees)
+    elif kind == "full":
+        spec_info.custom_mask, spec_info.tree_mask_mode = byte_mask(trees, prefix), TreeMaskMode.FULL_MASK
+    arguments = _arguments(VERIFY, prefix, 9, page_size, trees) | {"heads": heads, "layer_options": options}
+    _assert_close(*interpreter("backend_forward", arguments, spec_info, graph_size))
+
+
+@pytest.mark.parametrize("graph_size", [None, 4])
+def test_decode_of_gqa(interpreter, graph_size):
+    arguments = _arguments(DECODE, [0, 70, 15], 1, 16) | {"heads": MHA}
+    _assert_close(*interpreter("backend_forward", arguments, None, graph_size))
 
 
 EAGLE_MASK = VerifyMask(buffer=torch.zeros(1, dtype=torch.bool), mode=TreeMaskMode.QLEN_ONLY, max_bs=1)
@@ -150,7 +184,7 @@ def test_the_kernel_is_loaded_before_the_first_forward(monkeypatch):
     def missing(*args, **kwargs):
         raise RuntimeError("no code for this card")
 
-    monkeypatch.setattr(cuda_backend.mla_tree_verify, "prepare", missing)
+    monkeypatch.setattr(mla_layers.mla_tree_verify, "prepare", missing)
     with pytest.raises(RuntimeError, match="no code for this card"):
         gpu_backend(_scene())
 

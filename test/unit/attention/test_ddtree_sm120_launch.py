@@ -48,7 +48,6 @@ def test_heads_of_the_models_it_is_made_for(heads, tp):
 @pytest.mark.parametrize(
     "change,reason",
     [
-        ({"is_mla": False}, "MLA models only, choose --attention-backend triton"),
         ({"latent_dim": 256}, r"512 \+ 64 .* 256 \+ 64"),
         ({"model_dtype": torch.float16}, "--dtype bfloat16"),
         ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype auto"),
@@ -60,11 +59,41 @@ def test_heads_of_the_models_it_is_made_for(heads, tp):
         ({"page_size": 48}, "--page-size"),
         ({"dcp_size": 2}, "--dcp-size"),
         ({"unified_memory": True}, "--enable-unified-memory"),
-        ({"drafts": True}, "--speculative-draft-attention-backend"),
+        ({"drafts": True, "drafts_blocks": True}, "--speculative-draft-attention-backend"),
     ],
 )
 def test_what_the_kernel_lacks(change, reason):
     assert re.search(reason, unmet(dataclasses.replace(KIMI_K2, **change)))
+
+
+QWEN3 = dataclasses.replace(
+    KIMI_K2, is_mla=False, latent_dim=None, rope_dim=None, heads=32, kv_heads=8, head_dims=(128, 128)
+)
+
+
+@pytest.mark.parametrize(
+    "heads,kv_heads,dim", [(32, 8, 128), (64, 8, 128), (28, 4, 128), (16, 1, 256), (8, 8, 64), (8, 1, 128)]
+)
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8_e4m3", torch.float8_e4m3fn])
+@pytest.mark.parametrize("drafts", [False, True])
+def test_gqa_models(heads, kv_heads, dim, kv_cache_dtype, drafts):
+    change = {"heads": heads, "kv_heads": kv_heads, "head_dims": (dim, dim), "kv_cache_dtype": kv_cache_dtype}
+    assert unmet(dataclasses.replace(QWEN3, **change, drafts=drafts, drafts_blocks=drafts)) is None
+
+
+@pytest.mark.parametrize(
+    "change,reason",
+    [
+        ({"head_dims": (96, 96)}, "64, 128, 256 numbers, the model has 96 .* --attention-backend triton"),
+        ({"head_dims": (128, 64)}, "128 for keys and 64 for values"),
+        ({"heads": 64, "kv_heads": 2}, "1 to 16 query heads a KV head"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "--kv-cache-dtype auto or fp8_e4m3"),
+        ({"kv_cache_dtype": "fp4_e2m1"}, "--kv-cache-dtype auto or fp8_e4m3"),
+        ({"drafts": True}, "DFLASH and DDTREE only"),
+    ],
+)
+def test_what_the_gqa_kernel_lacks(change, reason):
+    assert re.search(reason, unmet(dataclasses.replace(QWEN3, **change)))
 
 
 def test_missing_package(monkeypatch):
@@ -103,6 +132,9 @@ MODEL = SimpleNamespace(
     qk_rope_head_dim=64,
     dtype=torch.bfloat16,
     num_attention_heads=64,
+    head_dim=128,
+    v_head_dim=128,
+    get_num_kv_heads=lambda ranks: 8 // ranks,
 )
 
 
@@ -148,9 +180,30 @@ def test_arguments_beside_the_backend(declared, given, expected):
     assert declared(**given) == expected
 
 
-def test_it_does_not_draft_on_a_gpu(declared):
-    with pytest.raises(LaunchError, match="--speculative-draft-attention-backend ddtree_sm120"):
-        declared(attention_backend="triton", speculative_draft_attention_backend="ddtree_sm120")
+DRAFT = {"num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 7168, "head_dim": 128}
+
+
+@pytest.mark.parametrize("target", ["ddtree_sm120", "triton"])
+@pytest.mark.parametrize("algorithm", ["DFLASH", "ddtree"])
+def test_it_may_draft_blocks(monkeypatch, declared, target, algorithm):
+    monkeypatch.setattr(launch, "_draft_config", lambda cfg: SimpleNamespace(**DRAFT))
+    asked = {"speculative_algorithm": algorithm, "speculative_draft_attention_backend": "ddtree_sm120"}
+    assert declared(attention_backend=target, **asked) == {}
+
+
+@pytest.mark.parametrize(
+    "algorithm,draft,reason",
+    [
+        ("EAGLE", {}, "DFLASH and DDTREE only"),
+        (None, {}, "DFLASH and DDTREE only"),
+        ("DFLASH", {"head_dim": 80}, "the model has 80"),
+        ("DFLASH", {"num_attention_heads": 256}, "1 to 16 query heads"),
+    ],
+)
+def test_drafts_that_it_refuses(monkeypatch, declared, algorithm, draft, reason):
+    monkeypatch.setattr(launch, "_draft_config", lambda cfg: SimpleNamespace(**DRAFT | draft))
+    with pytest.raises(LaunchError, match=f"--speculative-draft-attention-backend ddtree_sm120: .*{reason}"):
+        declared(speculative_algorithm=algorithm, speculative_draft_attention_backend="ddtree_sm120", tp_size=1)
 
 
 @pytest.fixture
@@ -171,7 +224,7 @@ def check(monkeypatch):
         ({"tp_size": 1, "num_attention_heads": 192}, "--tp-size"),
         ({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 300}, "--speculative-num-draft-tokens"),
         ({"page_size": 128}, "--page-size"),
-        ({"attention_arch": AttentionArch.MHA}, "choose --attention-backend triton"),
+        ({"attention_arch": AttentionArch.MHA, "head_dim": 96}, "choose --attention-backend triton"),
         ({"page_size": 128, "attention_backend": "triton", "decode_attention_backend": "ddtree_sm120"}, "--page-size"),
     ],
 )
@@ -192,6 +245,7 @@ def test_not_refused_at_launch(check, given):
         (True, {}, "ddtree_sm120"),
         (False, {}, None),
         (True, {"kv_cache_dtype": "fp8_e4m3"}, None),
+        (True, {"attention_arch": AttentionArch.MHA}, None),
     ],
 )
 def test_default_on_sm_120(monkeypatch, here, change, chosen):
@@ -199,7 +253,8 @@ def test_default_on_sm_120(monkeypatch, here, change, chosen):
     monkeypatch.setattr(launch, "is_sm121", lambda: here)
     monkeypatch.setattr(launch, "mambaish_config", lambda config: None)
     monkeypatch.setattr(launch, "resolving_view", lambda arguments: arguments)
-    assert launch.default_backend(Arguments(attention_backend=None, **change), MODEL) == chosen
+    model = SimpleNamespace(**{name: change.pop(name, value) for name, value in vars(MODEL).items()})
+    assert launch.default_backend(Arguments(attention_backend=None, **change), model) == chosen
 
 
 class _Reached(Exception):

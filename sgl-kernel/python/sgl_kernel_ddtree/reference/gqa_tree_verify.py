@@ -10,9 +10,7 @@ import torch
 from sgl_kernel_ddtree.reference.mla_tree_verify import slots_of, unpack_mask
 
 
-def visible_keys(
-    prefix: int, num_nodes: int, tree: torch.Tensor | None, window: int, device: torch.device
-) -> torch.Tensor:
+def visible_keys(prefix: int, num_nodes: int, tree: torch.Tensor | None, window: int, device: torch.device) -> torch.Tensor:
     """bool [num_nodes, prefix + num_nodes]: which keys of one request its nodes see.
 
     Args:

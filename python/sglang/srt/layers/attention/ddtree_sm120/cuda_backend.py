@@ -11,11 +11,12 @@ import logging
 from typing import TYPE_CHECKING
 
 import torch
-from sglang.kernels.ops.ddtree import mla_tree_verify
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
+from sglang.srt.layers.attention.ddtree_sm120.gqa_layers import GqaLayers
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
+from sglang.srt.layers.attention.ddtree_sm120.mla_layers import MlaLayers
 from sglang.srt.layers.attention.ddtree_sm120.prefill_delegate import build_delegate, takes_split_queries
-from sglang.srt.layers.attention.ddtree_sm120.requirements import MAX_NODES, Demands, unmet
+from sglang.srt.layers.attention.ddtree_sm120.requirements import Demands, unmet
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import (
     MaskLayout,
     StepBuffers,
@@ -27,24 +28,32 @@ from sglang.srt.layers.attention.ddtree_sm120.verify_mode.switch import open_swi
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.triton_delegate import TritonDelegate
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
-from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 if TYPE_CHECKING:
-    from sglang.srt.layers.radix_attention import RadixAttention
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 
+# Where the models of the pinned release keep the scores of sinks.
+_SINKS = ("sinks", "attention_sink_bias")
+_OTHER_BACKEND = (
+    "set --attention-backend triton (a draft: --speculative-draft-attention-backend triton) or another that has them"
+)
+
 
 class DDTreeSM120AttnBackend(AttentionBackend):
-    """Absorbed MLA over a paged bfloat16 pool: trees, chains and decode from one captured graph each.
+    """Absorbed MLA or GQA over a paged pool: trees, chains and decode from one captured graph each.
+
+    Beside a DFLASH draft model it attends the draft's block, which sees itself in both directions.
 
     Raises:
-        ValueError: the model or a server argument asks for something that the kernel lacks.
+        ValueError: the model or a server argument asks for something that the kernels lack.
         ImportError, RuntimeError: the kernels are not installed, or not for this card.
     """
 
@@ -71,30 +80,56 @@ class DDTreeSM120AttnBackend(AttentionBackend):
 
         self._max_nodes = runner.decode_num_tokens_per_req()
         max_requests = self.req_to_token_pool.req_to_token.shape[0]
-        # Here, not at the first forward: a missing kernel is compiled, which takes minutes. The size hardly depends on
-        # the number of nodes, so adaptive speculation may choose any.
-        self._workspace = mla_tree_verify.prepare(
-            self.device, max_batch=max_requests, max_num_nodes=MAX_NODES, num_heads=_heads_per_rank(runner)
-        )
+        # Here, not at the first forward: a missing kernel is compiled, which takes minutes.
+        self._layers = self._make_layers(runner, max_requests)
+        _check_model(runner, self._layers)
         self._graph_buffers: StepBuffers | None = None
         self._eager_buffers: StepBuffers | None = None
         self._verify_mask = self._make_verify_mask(runner, max_requests)
         self.forward_metadata = None
 
         self.prefill_backend_name, self.prefill_backend = None, None
-        if runner.prefill_attention_backend_str == BACKEND_NAME:
+        # A block drafter never prefills: the committed rows of its pool are projections of the target's hidden states.
+        self._drafts = runner.is_draft_worker
+        if runner.prefill_attention_backend_str == BACKEND_NAME and not self._drafts:
             self.prefill_backend_name, self.prefill_backend = build_delegate(runner)
             self.extend_dummy_seqs_capped_by_req_pool = self.prefill_backend.extend_dummy_seqs_capped_by_req_pool
         self._switch = open_switch(
-            runner, delegate=TritonDelegate.name, ours="mla_tree_verify (CUDA)", default=VerifyMode.ON
+            runner,
+            # A draft attends by our kernel always: what it proposes is verified anyway.
+            delegate=None if self._drafts else TritonDelegate.name,
+            ours=f"{self._layers.kernel} (CUDA)",
+            default=VerifyMode.ON,
         )
         self._delegate = TritonDelegate(runner) if self._switch.needs_delegate else None
         logger.info(
-            "ddtree_sm120: decode and verify (up to %d tokens a request) run on the CUDA kernel mla_tree_verify, page "
-            "size %d, workspace %.1f MiB",
+            "ddtree_sm120: %s (up to %d tokens a request) on the CUDA kernel %s, page size %d, %s KV, workspace "
+            "%.1f MiB",
+            "the draft's block runs" if self._drafts else "decode and verify run",
             self._max_nodes,
+            self._layers.kernel,
             self.page_size,
-            self._workspace.numel() / 2**20,
+            self.kv_cache_dtype,
+            self._layers.workspace.numel() / 2**20,
+        )
+
+    def _make_layers(self, runner: ModelRunner, max_requests: int) -> MlaLayers | GqaLayers:
+        heads = _heads_per_rank(runner)
+        if runner.use_mla_backend:
+            return MlaLayers(
+                self.token_to_kv_pool,
+                max_requests=max_requests,
+                num_heads=heads,
+                page_size=self.page_size,
+                device=self.device,
+            )
+        return GqaLayers(
+            self.token_to_kv_pool,
+            num_heads=heads,
+            num_kv_heads=_kv_heads_per_rank(runner),
+            head_dim=runner.model_config.head_dim,
+            page_size=self.page_size,
+            device=self.device,
         )
 
     def _make_verify_mask(self, runner: ModelRunner, max_requests: int) -> VerifyMask | None:
@@ -156,10 +191,10 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         batch = forward_batch.batch_size
         verifies = forward_batch.forward_mode.is_target_verify()
         spec_info = forward_batch.spec_info
-        step = buffers.step(batch, _num_nodes(forward_batch))
         layout, mask = MaskLayout.CHAIN, None
         if verifies and read_mask:
             layout, mask = mask_source(spec_info, self._verify_mask)
+        step = buffers.step(batch, _num_nodes(forward_batch), has_tree=layout is not MaskLayout.CHAIN)
         write_step_metadata(
             step,
             req_to_token=self.req_to_token_pool.req_to_token,
@@ -230,20 +265,21 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         """Verify a window, or hand a prefill to the delegate.
 
         Args:
-            q: ``[T, H * 576]``, or with ``q_rope`` the latent part ``[T, H, 512]``.
-            k, v: ``[T, 1, 576]`` and ``[T, 1, 512]``, or with ``k_rope`` both the latent part; None when they are
-                stored already.
-            q_rope, k_rope (keywords): ``[T, H, 64]``, ``[T, 1, 64]``.
+            q: GQA ``[T, Hq * D]``; MLA ``[T, H * 576]``, or with ``q_rope`` the latent part ``[T, H, 512]``.
+            k, v: GQA ``[T, Hkv, D]``; MLA ``[T, 1, 576]`` and ``[T, 1, 512]``, or with ``k_rope`` both the latent part;
+                None when they are stored already.
+            q_rope, k_rope (keywords, MLA): ``[T, H, 64]``, ``[T, 1, 64]``.
 
         Returns:
-            ``[T, H * 512]`` bfloat16; rows of padded requests are zero.
+            ``[T, Hq * D]`` or ``[T, H * 512]`` bfloat16; rows of padded requests are zero.
         """
         mode = forward_batch.forward_mode
         if mode.is_target_verify():
             return self._verify_ours(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
-        if mode.is_draft_extend_v2():
+        if self._drafts or mode.is_draft_extend_v2():
             raise NotImplementedError(
-                "ddtree_sm120 does not draft on a GPU; choose --speculative-draft-attention-backend"
+                f"ddtree_sm120 on a GPU attends a draft's block only, not {mode.name}; set "
+                "--speculative-draft-attention-backend to flashinfer or triton"
             )
         return self._prefill(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
 
@@ -259,46 +295,19 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         k_rope: torch.Tensor | None = None,
         **unsupported,
     ) -> torch.Tensor:
-        """Store the window's KV rows, then attend. Every layer kind that gets a kernel branches here."""
-        _check_mla_layer(layer, unsupported)
+        """Store the window's KV rows, then attend."""
+        given = sorted(name for name, value in unsupported.items() if value is not None)
+        if given:
+            raise NotImplementedError(f"ddtree_sm120 on a GPU does not implement {', '.join(given)}")
+        self._layers.check(layer)
         if save_kv_cache and k is not None:
-            loc = KVWriteLoc.for_batch(forward_batch)
-            if k_rope is not None:
-                self.token_to_kv_pool.set_mla_kv_buffer(layer, loc, k, k_rope)
-            else:
-                self.token_to_kv_pool.set_kv_buffer(layer, loc, k, v)
+            self._layers.store(layer, KVWriteLoc.for_batch(forward_batch), k, v, k_rope)
         return self._switch.serve(
             layer,
             self.forward_metadata.prefix_lens,
-            ours=lambda: self._attend_mla(q, q_rope, layer),
+            ours=lambda: self._layers.attend(self.forward_metadata, q, q_rope, layer),
             delegate=lambda: self._delegate.attend(q, k, v, layer, forward_batch, q_rope, k_rope),
         )
-
-    @torch.compiler.disable
-    def _attend_mla(self, q: torch.Tensor, q_rope: torch.Tensor | None, layer: RadixAttention) -> torch.Tensor:
-        step = self.forward_metadata
-        heads, latent = layer.tp_q_head_num, layer.v_head_dim
-        if q_rope is None:
-            q = q.view(-1, heads, layer.qk_head_dim)
-            q, q_rope = q[..., :latent], q[..., latent:]
-        else:
-            q, q_rope = q.view(-1, heads, latent), q_rope.view(-1, heads, layer.qk_head_dim - latent)
-        out = q.new_empty(q.shape)
-        mla_tree_verify.mla_tree_verify(
-            out,
-            None,
-            q,
-            q_rope,
-            self.token_to_kv_pool.get_key_buffer(layer.layer_id),
-            step.page_table,
-            step.prefix_lens,
-            step.mask_words,
-            self._workspace,
-            num_nodes=step.num_nodes,
-            page_size=self.page_size,
-            sm_scale=layer.scaling,
-        )
-        return out.view(-1, heads * latent)
 
     # -- what belongs to the prefill delegate ------------------------------------
 
@@ -362,8 +371,12 @@ def _heads_per_rank(runner: ModelRunner) -> int:
     return runner.model_config.num_attention_heads // get_parallel().attn_tp_size
 
 
+def _kv_heads_per_rank(runner: ModelRunner) -> int:
+    return runner.model_config.get_num_kv_heads(get_parallel().attn_tp_size)
+
+
 def _demands_of(runner: ModelRunner) -> Demands:
-    config = runner.model_config
+    config, algorithm = runner.model_config, runner.spec_algorithm
     return Demands(
         is_mla=runner.use_mla_backend,
         latent_dim=getattr(config, "kv_lora_rank", None),
@@ -371,29 +384,33 @@ def _demands_of(runner: ModelRunner) -> Demands:
         model_dtype=runner.dtype,
         kv_cache_dtype=runner.kv_cache_dtype,
         heads=_heads_per_rank(runner),
+        kv_heads=None if runner.use_mla_backend else _kv_heads_per_rank(runner),
+        head_dims=None if runner.use_mla_backend else (config.head_dim, config.v_head_dim),
         nodes=runner.decode_num_tokens_per_req(),
         page_size=runner.page_size,
         dcp_size=get_parallel().attn_dcp_size,
         unified_memory=runner.kv_index_translator is not None and runner.kv_index_translator.needs_read_translate,
         drafts=runner.is_draft_worker,
+        drafts_blocks=algorithm.is_dflash() or algorithm.is_ddtree(),
     )
 
 
-def _check_mla_layer(layer: RadixAttention, unsupported: dict) -> None:
-    """Refuse what would change the result if it were ignored."""
-    given = sorted(name for name, value in unsupported.items() if value is not None)
-    if given:
-        raise NotImplementedError(f"ddtree_sm120 on a GPU does not implement {', '.join(given)}")
-    if (layer.tp_k_head_num, layer.qk_head_dim, layer.v_head_dim) != (1, 576, 512):
-        raise NotImplementedError(
-            f"ddtree_sm120 on a GPU has no kernel for layer {layer.layer_id}: {layer.tp_k_head_num} KV heads of "
-            f"{layer.qk_head_dim} and {layer.v_head_dim}"
-        )
-    if layer.is_cross_attention or layer.attn_type != AttentionType.DECODER:
-        raise NotImplementedError(f"layer {layer.layer_id}: ddtree_sm120 on a GPU has causal self-attention only")
-    if layer.logit_cap:
-        raise NotImplementedError(f"layer {layer.layer_id}: ddtree_sm120 on a GPU has no logit cap")
-    if layer.sliding_window_size > -1:
-        raise NotImplementedError(f"layer {layer.layer_id}: ddtree_sm120 on a GPU has no sliding window")
-    if layer.xai_temperature_len > 0:
-        raise NotImplementedError(f"layer {layer.layer_id}: ddtree_sm120 on a GPU has no length-dependent temperature")
+def _check_model(runner: ModelRunner, layers: MlaLayers | GqaLayers) -> None:
+    """Look at the layers before the server is ready, where the model is there to be looked at.
+
+    Raises:
+        ValueError: a layer asks for something that the kernel lacks.
+    """
+    if isinstance(runner.token_to_kv_pool, BaseSWAKVPool):
+        raise ValueError("--attention-backend ddtree_sm120 reads one KV pool; add --disable-hybrid-swa-memory.")
+    model = getattr(runner, "model", None)
+    if model is None:
+        return
+    for module in model.modules():
+        if any(getattr(module, name, None) is not None for name in _SINKS):
+            raise ValueError(f"--attention-backend ddtree_sm120 has no attention sinks; {_OTHER_BACKEND}")
+        if isinstance(module, RadixAttention):
+            try:
+                layers.check(module)
+            except NotImplementedError as error:
+                raise ValueError(f"--attention-backend ddtree_sm120: {error}; {_OTHER_BACKEND}") from error

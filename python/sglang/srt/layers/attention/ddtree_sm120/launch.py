@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
+import torch
 from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of
 from sglang.srt.arg_groups.overrides import declare_resolution, resolved_view, resolving_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
@@ -23,12 +25,15 @@ logger = logging.getLogger(__name__)
 
 _NAME = "ddtree_sm120"
 _BLOCK_DRAFTERS = ("DFLASH", "DDTREE", "DSPARK")
+_DRAFTS_OURS = ("DFLASH", "DDTREE")
 _WITHOUT_DRAFT_MODEL = (None, "NGRAM")
 
 
 def default_backend(server_args: ServerArgs, model_config: ModelConfig) -> str | None:
     """``ddtree_sm120`` where it is the default: MLA models on sm_120 and sm_121 whose demands it meets."""
     if not (is_sm120() or is_sm121()) or mambaish_config(model_config) is not None:
+        return None
+    if model_config.attention_arch != AttentionArch.MLA:
         return None
     reason = unmet(_demands_of(server_args, model_config))
     if reason is not None:
@@ -41,16 +46,15 @@ def resolve_beside(server_args: ServerArgs) -> None:
     """Fill in the arguments that go with the backend, before those of speculative decoding are resolved.
 
     Raises:
-        LaunchError: the backend is asked to draft.
+        LaunchError: the backend is asked to draft and cannot.
     """
     cfg = resolving_view(server_args)
     if cfg.device != "cuda":
         return
     if cfg.speculative_draft_attention_backend == _NAME:
-        raise LaunchError(
-            "--speculative-draft-attention-backend ddtree_sm120: it does not draft on a GPU, where it has no kernel "
-            "for GQA layers. Leave the flag out, or set it to flashinfer or triton."
-        )
+        reason = draft_obstacle(cfg)
+        if reason is not None:
+            raise LaunchError(f"--speculative-draft-attention-backend ddtree_sm120: {reason}.")
     prefill, decode = attention_backends_of(resolved_view(server_args))
     if cfg.speculative_algorithm is None or _NAME not in (prefill, decode):
         return
@@ -67,8 +71,7 @@ def resolve_beside(server_args: ServerArgs) -> None:
         flashinfer = algorithm in _BLOCK_DRAFTERS and get_platform().has_flashinfer
         chosen["speculative_draft_attention_backend"] = "flashinfer" if flashinfer else "triton"
         logger.info(
-            "--speculative-draft-attention-backend is set to %s: ddtree_sm120 does not draft on a GPU.",
-            chosen["speculative_draft_attention_backend"],
+            "--speculative-draft-attention-backend is set to %s.", chosen["speculative_draft_attention_backend"]
         )
     if chosen:
         declare_resolution(server_args, "ddtree_sm120.resolve_beside", **chosen)
@@ -88,18 +91,67 @@ def check_launch(server_args: ServerArgs) -> None:
         raise LaunchError(f"--attention-backend ddtree_sm120: {reason}.")
 
 
+def draft_obstacle(cfg) -> str | None:
+    """Why ``ddtree_sm120`` cannot attend the block of this launch's draft model on a GPU; None if it can.
+
+    Args:
+        cfg: a view of the server arguments.
+    """
+    if (cfg.speculative_algorithm or "").upper() not in _DRAFTS_OURS:
+        return "on a GPU it drafts for DFLASH and DDTREE only: leave the flag out, or set it to flashinfer or triton"
+    draft = _draft_config(cfg)
+    heads = draft.num_attention_heads
+    kv_heads = getattr(draft, "num_key_value_heads", None) or heads
+    head_dim = getattr(draft, "head_dim", None) or draft.hidden_size // heads
+    ranks = 1 if cfg.enable_dp_attention else cfg.tp_size
+    return unmet(
+        Demands(
+            is_mla=False,
+            latent_dim=None,
+            rope_dim=None,
+            model_dtype=torch.bfloat16,  # of the target, which the backend looks at
+            kv_cache_dtype=cfg.kv_cache_dtype,
+            heads=heads // ranks,
+            nodes=1,
+            page_size=cfg.page_size or 1,
+            unified_memory=bool(cfg.enable_unified_memory),
+            drafts=True,
+            drafts_blocks=True,
+            kv_heads=max(1, kv_heads // ranks),
+            head_dims=(head_dim, getattr(draft, "v_head_dim", None) or head_dim),
+        )
+    )
+
+
+def _draft_config(cfg):
+    from sglang.srt.utils.hf_transformers_utils import get_config, get_hf_text_config
+
+    return get_hf_text_config(
+        get_config(
+            cfg.speculative_draft_model_path,
+            trust_remote_code=cfg.trust_remote_code,
+            revision=cfg.speculative_draft_model_revision,
+            model_override_args=json.loads(cfg.json_model_override_args),
+        )
+    )
+
+
 def _demands_of(server_args: ServerArgs, model_config: ModelConfig) -> Demands:
     cfg = resolving_view(server_args)
+    is_mla = model_config.attention_arch == AttentionArch.MLA
+    ranks = 1 if cfg.enable_dp_attention else cfg.tp_size
     return Demands(
-        is_mla=model_config.attention_arch == AttentionArch.MLA,
+        is_mla=is_mla,
         latent_dim=getattr(model_config, "kv_lora_rank", None),
         rope_dim=getattr(model_config, "qk_rope_head_dim", None),
         model_dtype=model_config.dtype,
         kv_cache_dtype=cfg.kv_cache_dtype,
         # With DP attention the ranks of a head group are known to the backend only, which looks again.
-        heads=1 if cfg.enable_dp_attention else model_config.num_attention_heads // cfg.tp_size,
+        heads=1 if cfg.enable_dp_attention and is_mla else model_config.num_attention_heads // ranks,
         nodes=(cfg.speculative_num_draft_tokens or 1) if cfg.speculative_algorithm is not None else 1,
         page_size=cfg.page_size or 1,
         dcp_size=cfg.dcp_size,
         unified_memory=bool(cfg.enable_unified_memory),
+        kv_heads=None if is_mla else model_config.get_num_kv_heads(ranks),
+        head_dims=None if is_mla else (model_config.head_dim, model_config.v_head_dim),
     )

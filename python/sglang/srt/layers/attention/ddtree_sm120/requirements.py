@@ -7,13 +7,15 @@ import importlib.util
 from dataclasses import dataclass
 
 import torch
+from sglang.kernels.ops.ddtree.gqa_tree_verify import HEAD_DIMS, MAX_GROUP
 
 LATENT_DIM = 512
 ROPE_DIM = 64
 MAX_NODES = 257
 MAX_HEADS = 128
 MAX_PAGE_SIZE = 64
-_SIXTEEN_BIT_KV = ("auto", "bf16", "bfloat16")
+_SIXTEEN_BIT_KV = ("auto", "bf16", "bfloat16", torch.bfloat16)
+_FP8_KV = ("fp8_e4m3", torch.float8_e4m3fn)
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class Demands:
         dcp_size: ranks over which the context is spread.
         unified_memory: KV slots have virtual ids.
         drafts: the backend would serve a draft model.
+        drafts_blocks: that model drafts a block at once, as DFLASH's do.
+        kv_heads: KV heads of one rank; None for an MLA model.
+        head_dims: of keys and of values; None for an MLA model.
     """
 
     is_mla: bool
@@ -44,6 +49,9 @@ class Demands:
     dcp_size: int = 1
     unified_memory: bool = False
     drafts: bool = False
+    drafts_blocks: bool = False
+    kv_heads: int | None = None
+    head_dims: tuple[int, int] | None = None
 
 
 def package_is_installed() -> bool:
@@ -61,13 +69,13 @@ def _unmet(d: Demands):
             "it needs the package sglang-kernel-ddtree, which is not installed: run `make kernel-install` in a "
             "checkout or install the wheel of this release"
         )
-    if d.drafts:
+    if d.drafts and (d.is_mla or not d.drafts_blocks):
         yield (
-            "it does not draft on a GPU: leave --speculative-draft-attention-backend out, or set it to flashinfer or "
-            "triton"
+            "on a GPU it drafts for DFLASH and DDTREE only, with GQA drafts: leave "
+            "--speculative-draft-attention-backend out, or set it to flashinfer or triton"
         )
     if not d.is_mla:
-        yield "MLA models only, choose --attention-backend triton"
+        yield from _unmet_gqa(d)
     elif (d.latent_dim, d.rope_dim) != (LATENT_DIM, ROPE_DIM):
         yield (
             f"it reads KV rows of {LATENT_DIM} + {ROPE_DIM} numbers, the model has {d.latent_dim} + {d.rope_dim}; "
@@ -75,8 +83,10 @@ def _unmet(d: Demands):
         )
     if d.model_dtype != torch.bfloat16:
         yield f"it computes in bfloat16, the model runs in {d.model_dtype}; set --dtype bfloat16"
-    if not (d.kv_cache_dtype == torch.bfloat16 or d.kv_cache_dtype in _SIXTEEN_BIT_KV):
-        yield f"it reads bfloat16 KV, not {d.kv_cache_dtype}; set --kv-cache-dtype auto"
+    if d.is_mla and d.kv_cache_dtype not in _SIXTEEN_BIT_KV:
+        yield f"it reads bfloat16 KV of MLA models, not {d.kv_cache_dtype}; set --kv-cache-dtype auto"
+    if d.kv_cache_dtype not in (*_SIXTEEN_BIT_KV, *_FP8_KV):
+        yield f"it reads bfloat16 and fp8_e4m3 KV, not {d.kv_cache_dtype}; set --kv-cache-dtype auto or fp8_e4m3"
     if not 1 <= d.heads <= MAX_HEADS:
         yield f"it takes 1 to {MAX_HEADS} heads a rank, this is {d.heads}; raise --tp-size"
     if not 1 <= d.nodes <= MAX_NODES:
@@ -90,3 +100,17 @@ def _unmet(d: Demands):
         yield f"it reads a whole context on each rank; --dcp-size must be 1, this is {d.dcp_size}"
     if d.unified_memory:
         yield "it reads KV slots by their physical ids; leave out --enable-unified-memory"
+
+
+def _unmet_gqa(d: Demands):
+    keys, values = d.head_dims
+    if keys != values or keys not in HEAD_DIMS:
+        yield (
+            f"it reads heads of {', '.join(map(str, HEAD_DIMS))} numbers, the model has {keys} for keys and {values} "
+            "for values; choose --attention-backend triton"
+        )
+    if d.heads % d.kv_heads or d.heads // d.kv_heads > MAX_GROUP:
+        yield (
+            f"it takes 1 to {MAX_GROUP} query heads a KV head, this is {d.heads} and {d.kv_heads}; choose "
+            "--attention-backend triton"
+        )

@@ -43,12 +43,14 @@ class StepMetadata:
         page_table: ``[B, max_pages]`` int32; entries behind a request's last page are undefined.
         prefix_lens: ``[B]`` int32, tokens before the window; negative for a padded request.
         mask_words: ``[B, N, ceil(N / 32)]`` int32; undefined for a padded request.
+        has_tree: whether a mask was given; without one the words say a chain.
     """
 
     num_nodes: int
     page_table: torch.Tensor
     prefix_lens: torch.Tensor
     mask_words: torch.Tensor
+    has_tree: bool = False
 
 
 class StepBuffers:
@@ -72,7 +74,7 @@ class StepBuffers:
     def holds(self, batch: int, num_nodes: int) -> bool:
         return batch <= self._max_batch and num_nodes <= self._max_nodes
 
-    def step(self, batch: int, num_nodes: int) -> StepMetadata:
+    def step(self, batch: int, num_nodes: int, has_tree: bool = False) -> StepMetadata:
         """Views for ``batch`` requests of ``num_nodes``; the same arguments give the same addresses."""
         words = words_per_row(num_nodes)
         return StepMetadata(
@@ -80,6 +82,7 @@ class StepBuffers:
             page_table=self._page_table[:batch],
             prefix_lens=self._prefix_lens[:batch],
             mask_words=self._words[: batch * num_nodes * words].view(batch, num_nodes, words),
+            has_tree=has_tree,
         )
 
     @property
