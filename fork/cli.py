@@ -96,6 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     pin.add_argument("version", metavar="VERSION")
     pin.set_defaults(run=_pin)
 
+    newest = commands.add_parser(
+        "newest", help="print the release on PyPI that is newer than all in upstream.toml, if any"
+    )
+    newest.set_defaults(run=_newest)
+
     doctor = commands.add_parser("doctor", help="examine the fork that is installed in this Python")
     doctor.add_argument("--json", action="store_true", help="machine-readable")
     doctor.add_argument("--quick", action="store_true", help="without asking SGLang which backend a model would get")
@@ -227,6 +232,13 @@ def _pin(arguments: argparse.Namespace) -> int:
     from fork import pin
 
     print(pin.table(arguments.version, pin.hashes(configuration.load(), arguments.version)))
+    return 0
+
+
+def _newest(arguments: argparse.Namespace) -> int:
+    from fork import pin
+
+    print(pin.newest(configuration.load()) or "")
     return 0
 
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 import tempfile
 
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
 from fork.config import Config
 from fork.errors import ForkError
 from fork.upstream import run_pip
@@ -32,6 +35,18 @@ def hashes(config: Config, version: str) -> dict[str, str]:
     if not found:
         raise missing or ForkError(f"{config.name} {version} has no wheels")
     return found
+
+
+def newest(config: Config) -> str | None:
+    """The newest release that is newer than all that upstream.toml knows; pre-releases do not count."""
+    known = max(config.hashes, key=Version)
+    try:
+        file, _ = _stated(f"{config.name}>{known}", _PYTHONS[0], _PLATFORMS[0])
+    except ForkError as error:
+        if "Could not find a version" in str(error):
+            return None
+        raise
+    return str(parse_wheel_filename(file)[1])
 
 
 def table(version: str, files: dict[str, str]) -> str:
