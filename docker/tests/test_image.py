@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from engine import BUILD, ROOT, Buildah
 
 from fork import config as fork_config
-from tools.tiny_models import ModelPair, ensure
+from tools.tiny_models import ensure
 
 UID = "10001"
 START_SECONDS = 240
@@ -102,12 +103,19 @@ def test_size(buildah, image):
 
 
 @pytest.fixture(scope="module")
-def pair() -> ModelPair:
-    return ensure(ROOT / "build" / "tiny-models", "cycle-mla")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny ``target`` and ``draft`` that the image's user may read."""
+    pair = ensure(ROOT / "build" / "tiny-models", "cycle-mla")
+    folder = tmp_path_factory.mktemp("models")
+    for name, source in (("target", pair.target), ("draft", pair.draft)):
+        shutil.copytree(source, folder / name)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def served(container: Container, config: dict[str, Any], pair: ModelPair) -> Iterator[tuple[Container, str, Any]]:
+def served(container: Container, config: dict[str, Any], models: Path) -> Iterator[tuple[Container, str, Any]]:
     """The image's server on a free port; its health as the image's own check sees it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -115,20 +123,14 @@ def served(container: Container, config: dict[str, Any], pair: ModelPair) -> Ite
     url = f"http://127.0.0.1:{port}"
     words = [
         *config["Entrypoint"],
-        *(
-            "--model-path",
-            f"/models/{pair.target.name}",
-            "--speculative-draft-model-path",
-            f"/models/{pair.draft.name}",
-        ),
+        *("--model-path", "/models/target", "--speculative-draft-model-path", "/models/draft"),
         *("--speculative-algorithm", "DDTREE", "--speculative-draft-attention-backend", "ddtree_sm120"),
         *("--attention-backend", "ddtree_sm120", "--device", "cpu", "--dtype", "float32"),
         *("--max-total-tokens", "4096", "--max-running-requests", "4", "--sleep-on-idle"),
         *("--host", "127.0.0.1", "--port", str(port)),
     ]
-    assert pair.target.parent == pair.draft.parent
     options = (
-        f"--volume={pair.target.parent}:/models:ro",
+        f"--volume={models}:/models:ro",
         *("--env", f"SGLANG_DDTREE_URL={url}", "--env", "HF_HUB_OFFLINE=1", "--env", "OMP_NUM_THREADS=1"),
     )
     log = BUILD / "server.log"
