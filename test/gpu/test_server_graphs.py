@@ -75,7 +75,7 @@ def test_requests_that_end_in_the_middle_of_a_batch(server):
 def test_aborts_leave_the_others_right_and_no_slot_behind(server):
     flush(server)
     staying = requests_of(24, seed=200, most_tokens=300)
-    leaving = [Request(request.ids, 2000) for request in requests_of(24, seed=201)]
+    leaving = [Request(request.ids, 1600) for request in requests_of(24, seed=201)]
     with ThreadPoolExecutor(8) as threads:
         stays = [threads.submit(ask, server, request) for request in staying[:4]]
         gone = []
