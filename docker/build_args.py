@@ -29,7 +29,7 @@ def manifest_sha256(python: str) -> str:
     )
     with tempfile.TemporaryDirectory() as folder:
         options = ("--python-version", python, "--implementation", "cp", "--platform", "manylinux_2_34_x86_64")
-        upstream.pip_download(f"{conf.name}=={conf.version}", Path(folder), *options)
+        upstream.run_pip(f"{conf.name}=={conf.version}", "download", "--no-cache-dir", "--dest", folder, *options)
         path = Path(folder) / file
         expected = conf.hashes[conf.version][file]
         if upstream.sha256_of(path) != expected:
