@@ -20,6 +20,8 @@ EVERY_RUN = {
     "random-mla-DDTREE-page16-budget8",
     "random-gqa-DDTREE-page64-budget1",
 }
+# These start what they need themselves.
+ALONE = {"test_serve_launcher.py", "test_server_wrong_use.py"}
 COMPARED = ("test_server_lossless.py", "test_ddtree.py")
 
 
@@ -37,13 +39,14 @@ def _server(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Tests of one file stay in one process; so do all that share servers, or a built wheel."""
+    """Tests of one file stay in one process; so do those that share servers, or a built wheel."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFolder(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = PurePosixPath(nodeid.split("::")[0])
-            return file.parent.name if file.parent.name in ("server", "fork") else str(file)
+            file = PurePosixPath(nodeid.split("::", maxsplit=1)[0])
+            shares = file.parent.name in ("server", "fork") and file.name not in ALONE
+            return file.parent.name if shares else str(file)
 
     # In the order of collection, servers first, and not the folders of most tests.
     config.option.loadscopereorder = False

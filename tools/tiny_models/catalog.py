@@ -8,6 +8,7 @@ half made, is made again.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import tempfile
@@ -89,6 +90,15 @@ def ensure_checkpoint(directory: Path, make: Callable[[], Checkpoint], progress:
         return directory
     progress(f"making {directory}")
     directory.parent.mkdir(parents=True, exist_ok=True)
+    with (directory.parent / f".{directory.name}.lock").open("w") as lock:
+        # Another process may be making it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (stamp.is_file() and stamp.read_text() == _source_hash()):
+            _make_checkpoint(directory, make)
+    return directory
+
+
+def _make_checkpoint(directory: Path, make: Callable[[], Checkpoint]) -> None:
     config, weights = make()
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".making-") as tmp:
         whole = Path(tmp) / "checkpoint"
@@ -97,7 +107,6 @@ def ensure_checkpoint(directory: Path, make: Callable[[], Checkpoint], progress:
         (whole / _STAMP).write_text(_source_hash())
         shutil.rmtree(directory, ignore_errors=True)
         whole.rename(directory)
-    return directory
 
 
 @cache
