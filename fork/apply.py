@@ -159,8 +159,8 @@ def _check(file: str, text: str, patch: Patch) -> None:
 
 def _marked(text: str, names: list[str]) -> str:
     """Apache-2.0, section 4(b): a modified file says that it was modified."""
-    mark = f"{_MARK}{', '.join(names)}\n"
     first, newline, rest = text.partition("\n")
+    mark = f"{_MARK}{', '.join(names)}" + ("\r\n" if first.endswith("\r") else "\n")
     if first.startswith("#!"):
         return f"{first}{newline}{mark}{rest}"
     return mark + text
@@ -201,6 +201,7 @@ def read_added(config: Config, upstream: Mapping[str, bytes]) -> dict[str, bytes
             )
         added[target] = path.read_bytes()
         if path.suffix == ".py":
+            added[target] = added[target].replace(b"\r\n", b"\n")  # a checkout with CRLF makes the same wheel
             try:
                 compile(added[target], str(path), "exec", dont_inherit=True)
             except SyntaxError as error:

@@ -113,6 +113,7 @@ def _build(arguments: argparse.Namespace) -> int:
 
     began = time.monotonic()
     config = configuration.load()
+    wheel.make_folder(arguments.out)
     source = upstream.fetch(config)
     tree = wheel.make_tree(config, source)
     print(f"{len(tree.outcomes)} patches, {len(tree.edited)} files edited, {len(tree.added)} added", file=sys.stderr)

@@ -42,7 +42,7 @@ def dist_info_files(config: Config, upstream: UpstreamWheel) -> dict[str, bytes]
         if file.startswith(f"{upstream.dist_info}/")
     }
     del files[f"{ours}/RECORD"]
-    files |= {f"{ours}/licenses/{name}": (config.root / name).read_bytes() for name in _NOTICES}
+    files |= {f"{ours}/licenses/{name}": (config.root / name).read_text("utf-8").encode() for name in _NOTICES}
     files[f"{ours}/METADATA"] = metadata.rewrite(files[f"{ours}/METADATA"].decode(), config, _NOTICES).encode()
     points = files.get(f"{ours}/entry_points.txt", b"").decode()
     files[f"{ours}/entry_points.txt"] = metadata.with_scripts(points, config).encode()
@@ -70,13 +70,21 @@ def build(config: Config, upstream: UpstreamWheel, tree: Tree, folder: Path) -> 
     return write(folder / wheel_name(config, upstream), ours, dist_info(config), upstream)
 
 
+def make_folder(folder: Path) -> None:
+    """Makes the folder of a wheel, before the work is done that would be lost if it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(error, folder, "choose another folder with --out") from error
+
+
 def write(target: Path, ours: dict[str, bytes], info: str, upstream: UpstreamWheel | None = None) -> Path:
     """Writes a wheel of ``ours`` and of all else that ``upstream`` has in its package.
 
     An interrupted build leaves none, a finished one replaces what was there in one step.
     """
+    make_folder(target.parent)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as scratch:
             unfinished = Path(scratch) / target.name
             _write(unfinished, ours, info, upstream)
