@@ -55,7 +55,8 @@ class Workshop:
         trees = tuple(replace(tree, source=self.root / tree.source.relative_to(config.root)) for tree in config.trees)
         self.config = replace(config, root=self.root, trees=trees)
         self.wheel: UpstreamWheel = fetch(config)
-        self.series = load_series(config.patches)
+        self.series = load_series(self.config.patches)  # of the copy: the checkout may change meanwhile
+        self.texts = {patch.name: patch.path.read_bytes() for patch in self.series}
         self.tree: Tree = wheel.make_tree(self.config, self.wheel)
         editable.lay_out(self.config, self.wheel, self.tree, self.site)
 
@@ -87,7 +88,7 @@ class Workshop:
         for file in files:
             self._put(file, tree.edited.get(file, self.wheel[file]))
         self._record(files, tree)
-        (self.config.patches / patch.path.name).unlink()
+        patch.path.unlink()
         return [outcome.patch.name for outcome in tree.outcomes if outcome.error]
 
     def restore(self, patch: Patch) -> None:
@@ -96,7 +97,7 @@ class Workshop:
         for file, content in wheel.package_files(self.config, self.wheel, self.tree).items():
             if file.endswith(".json") and file not in self.tree.added:
                 self._put(file, content)
-        shutil.copy(patch.path, self.config.patches)
+        patch.path.write_bytes(self.texts[patch.name])
 
     def _put(self, file: str, content: bytes) -> None:
         path = self.site / file
@@ -149,10 +150,10 @@ def _failed(report: Path) -> set[str]:
 
 def check(config: Config, names: Sequence[str]) -> Iterator[Verdict]:
     """A verdict for each patch, or for those that ``names`` names. Raises ForkError for an unknown one."""
-    known = {patch.name: patch for patch in load_series(config.patches)}
-    if unknown := [name for name in names if name not in known]:
-        raise ForkError(f"there is no patch {', '.join(unknown)}")
+    if unknown := set(names) - {patch.name for patch in load_series(config.patches)}:
+        raise ForkError(f"there is no patch {', '.join(sorted(unknown))}")
     shop = Workshop(config, config.root / "build" / "needs")
+    known = {patch.name: patch for patch in shop.series}
     chosen = [known[name] for name in names] if names else list(known.values())
     applied = [patch for patch in chosen if any(edit.applies_to(config.version) for edit in patch.edits)]
     _, told, broken = shop.run(*dict.fromkeys(patch.needs for patch in applied))
