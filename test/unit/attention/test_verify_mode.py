@@ -99,25 +99,37 @@ def test_steps_are_counted_from_the_last_entry_and_reported():
     switch.on_report = lambda: reports.append(switch.steps)
     switch.totals.values.fill_(9)
     for _ in range(2 * REPORT_EVERY_STEPS):
-        switch.begin_step()
+        switch.begin_step(eager=False)
     assert reports == [REPORT_EVERY_STEPS, 2 * REPORT_EVERY_STEPS]
     assert switch.totals.values.eq(0).all(), "what was counted before the first step is dropped"
 
     switch.set(ON)
-    switch.begin_step()
+    switch.begin_step(eager=False)
     assert switch.steps == 2 * REPORT_EVERY_STEPS, "kept after leaving"
     switch.totals.values.fill_(9)
     switch.set(VALIDATE)
     assert switch.steps == 0
-    switch.begin_step()
+    switch.begin_step(eager=False)
     assert switch.steps == 1 and switch.totals.values.eq(0).all()
 
 
-def test_a_batch_that_is_prepared_twice_is_one_step():
-    switch, first, second = _switch(VALIDATE), SimpleNamespace(), SimpleNamespace()
-    for batch in (first, first, second, second, None, None):
-        switch.begin_step(batch)
-    assert switch.steps == 4, "a replay has no batch of its own"
+def test_a_forward_that_is_prepared_twice_is_one_step(monkeypatch):
+    switch, layer = _switch(VALIDATE), SimpleNamespace(layer_id=0, tp_q_head_num=1, v_head_dim=4)
+    out, lens = torch.ones(2, 4), torch.zeros(2, dtype=torch.int32)
+
+    def serve():
+        switch.serve(layer, lens, ours=lambda: out, delegate=lambda: out)
+
+    for steps in (1, 2):
+        switch.begin_step(eager=True)
+        switch.begin_step(eager=True)
+        serve()
+        serve()
+        assert switch.steps == steps and UlpReport.of(switch.totals.values, 0).rows == 4 * steps
+    monkeypatch.setattr(capture_mode, "_capture_attention_variant", "validate")
+    switch.begin_step(eager=True)
+    serve()
+    assert switch.steps == 2, "a capture is no step"
 
 
 def _runner(**more) -> SimpleNamespace:

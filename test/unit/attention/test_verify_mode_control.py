@@ -43,7 +43,7 @@ def _sample(name: str, **labels) -> float | None:
 def _run_steps(switch: VerifySwitch, steps: int, error: float = 0.0) -> None:
     served = torch.ones(3, 2, 64)
     for _ in range(steps):
-        switch.begin_step()
+        switch.begin_step(eager=False)
         for layer in range(2):
             switch.totals.add(layer, served, served + error * layer, torch.zeros(3, dtype=torch.int32))
 

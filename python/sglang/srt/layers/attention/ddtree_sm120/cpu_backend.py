@@ -73,7 +73,7 @@ class DDTreeSM120CpuAttnBackend(AttentionBackend):
         self._twin_step = None
         mode = forward_batch.forward_mode
         if mode.is_decode() or mode.is_target_verify():
-            self._switch.begin_step(forward_batch)
+            self._switch.begin_step(eager=True)
             if self._switch.running.runs_ours:
                 self._twin_step = self._twin.prepare(forward_batch, req_to_token)
 

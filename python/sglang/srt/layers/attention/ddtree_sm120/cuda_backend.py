@@ -168,7 +168,7 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         self._prepare(forward_batch, buffers, read_mask=True)
         if forward_batch.forward_mode.is_idle():
             return
-        self._switch.begin_step(forward_batch)
+        self._switch.begin_step(eager=True)
         if self._switch.running.runs_delegate:
             self._delegate.prepare_eager(forward_batch, self.forward_metadata)
 
@@ -179,7 +179,7 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         # What a capture is called with is a dummy; the words it leaves are overwritten before each replay.
         self._prepare(forward_batch, self._graph_buffers, read_mask=not in_capture)
         if not in_capture:
-            self._switch.begin_step()
+            self._switch.begin_step(eager=False)
         if self._switch.running.runs_delegate:
             self._delegate.prepare_graph(forward_batch, self.forward_metadata, in_capture)
 

@@ -22,7 +22,6 @@ from sglang.srt.runtime_context import get_context, get_exec, get_serving
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
-    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
@@ -65,6 +64,7 @@ class VerifySwitch:
         self.on_report: Callable[[], None] | None = None
         self._steps = 0
         self._reset_due = False
+        self._prepared = False
         self._mode = mode
         if mode is VerifyMode.VALIDATE:
             self.restart_count()
@@ -124,18 +124,21 @@ class VerifySwitch:
         self._reset_due = True
         self.since = time.time()
 
-    def begin_step(self, batch: ForwardBatch | None = None) -> None:
-        """A decode or verify forward of the target is about to run (not: be captured).
+    def begin_step(self, *, eager: bool) -> None:
+        """A decode or verify forward of the target is being prepared (not: to be captured).
 
         Args:
-            batch: without a graph; SGLang may prepare the same one twice, which is one step. None before a replay.
+            eager: layers will be served one by one; then the first of them counts the step, because SGLang may prepare
+                such a forward twice. A replay serves none, and counts here.
         """
+        if eager:
+            self._prepared = True
+        else:
+            self._count_step()
+
+    def _count_step(self) -> None:
         if self._mode is not VerifyMode.VALIDATE:
             return
-        if batch is not None:
-            if getattr(batch, "verify_step_begun", False):
-                return
-            batch.verify_step_begun = True
         if self._reset_due:
             self.totals.reset()
             self._reset_due = False
@@ -160,6 +163,9 @@ class VerifySwitch:
             prefix_lens: ``[B]`` int32; negative for padded requests, whose rows are not compared.
             ours, delegate: compute ``[T, H * Dv]``, or the same numbers in another shape.
         """
+        if self._prepared and get_capture_attention_variant() is None:
+            self._prepared = False
+            self._count_step()
         mode = self.running
         if mode is VerifyMode.ON:
             return ours()
