@@ -72,7 +72,7 @@ class Config:
     @property
     def package(self) -> str:
         """The import package of upstream."""
-        return self.trees[0].target.partition("/")[0]
+        return self.name.replace("-", "_")
 
     def at(self, version: str) -> Config:
         """The same fork carried by another release."""

@@ -191,7 +191,8 @@ def test_the_symbols_are_many_and_the_absent_ones_are_used(config, reports):
     assert len(made.symbols) > 150
     assert {row.state for row in made.symbols} == {"present"}
     known = {row.symbol for row in made.symbols}
-    assert set(config.absent) <= known, "upstream.toml excuses a symbol that nothing uses"
+    if config.version == config.pinned:
+        assert set(config.absent) <= known, "upstream.toml excuses a symbol that nothing uses"
 
 
 def test_the_report_as_text(config, reports):
