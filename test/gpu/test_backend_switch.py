@@ -184,7 +184,7 @@ def test_captured_graphs_follow_the_switch(num_nodes):
 
 def test_validate_sees_a_broken_kernel_under_a_graph():
     scene = Switched(8, 16, 8)
-    attend = scene.backend._attend_mla
+    attend = scene.backend._layers.attend
 
     def broken(*args):
         out = attend(*args)
@@ -192,7 +192,7 @@ def test_validate_sees_a_broken_kernel_under_a_graph():
         out[5, 0] += 4.0
         return out
 
-    scene.backend._attend_mla = broken
+    scene.backend._layers.attend = broken
     graphs = Graphs(scene, 2)
     scene.switch.set(VALIDATE)
     requests, trees = Requests(scene.layer, [64, 700], 8, seed=3, first_row=1), _trees(2, 8, 3)

@@ -83,7 +83,7 @@ class UlpTotals:
 
         Args:
             layer_id: of the layer.
-            served, ours: ``[B * N, H, D]``, contiguous, of one dtype; ``D`` a power of two.
+            served, ours: ``[B * N, H, D]``, contiguous, of one dtype.
             prefix_lens: ``[B]`` int32; rows of requests with a negative one are padding and not counted.
         """
         row = self.values[layer_id - self.first_layer]

@@ -26,7 +26,7 @@ def add_rows(totals: torch.Tensor, served: torch.Tensor, ours: torch.Tensor, pre
     """
     Args:
         totals: ``[COLUMNS]`` int64, contiguous.
-        served, ours: ``[B * N, H, D]``, contiguous, of one dtype; ``D`` a power of two.
+        served, ours: ``[B * N, H, D]``, contiguous, of one dtype.
         prefix_lens: ``[B]`` int32, contiguous.
     """
     width = served.shape[-1]
@@ -41,6 +41,7 @@ def add_rows(totals: torch.Tensor, served: torch.Tensor, ours: torch.Tensor, pre
         num_rows,
         num_rows // prefix_lens.numel(),
         WIDTH=width,
+        COLUMNS=triton.next_power_of_2(width),
         TILE=_ROWS_PER_PROGRAM,
         SMALLEST=SMALLEST,
         CEILING=CEILING,
@@ -64,6 +65,7 @@ def _add_rows_kernel(
     num_rows,
     rows_per_request,
     WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
     SMALLEST: tl.constexpr,
     CEILING: tl.constexpr,
@@ -79,9 +81,11 @@ def _add_rows_kernel(
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     exists = row < num_rows
     real = exists & (tl.load(prefix_lens + row // rows_per_request, mask=exists, other=-1) >= 0)
-    offset = row.to(tl.int64)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    served = tl.load(served_rows + offset, mask=real[:, None], other=0.0).to(tl.float32)
-    ours = tl.load(our_rows + offset, mask=real[:, None], other=0.0).to(tl.float32)
+    column = tl.arange(0, COLUMNS)
+    offset = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+    inside = real[:, None] & (column < WIDTH)[None, :]
+    served = tl.load(served_rows + offset, mask=inside, other=0.0).to(tl.float32)
+    ours = tl.load(our_rows + offset, mask=inside, other=0.0).to(tl.float32)
 
     # x - x is 0 for every finite x and NaN for the others.
     broken = ((served - served) != 0.0) | ((ours - ours) != 0.0)
