@@ -2,14 +2,16 @@
 """The tool as a program of its own, in copies of this checkout that something is wrong with: one line, no traceback."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fork import apply, patches, wheel
+from fork import config as configuration
 from fork.rebase.move import LEFT_OUT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,25 +99,16 @@ def test_a_folder_that_cannot_be_written(fork):
     assert told(fork("build", "--out", "/sys/out")) == "/sys/out: not writable; choose another folder with --out"
 
 
-def test_windows_line_endings(fork, checkout, built, tmp_path):
-    """A checkout with them makes the same wheel."""
+def test_windows_line_endings(checkout, config, pinned, tree):
+    """A checkout with them gives a build the same inputs."""
     for path in checkout.rglob("*"):
         if path.suffix in (".py", ".toml") or path.name == "NOTICE":
             path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    done = fork("build", "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    (wheel,) = (tmp_path / "out").iterdir()
-    assert (wheel.name, wheel.read_bytes()) == (built.name, built.read_bytes())
-
-
-def test_it_is_fast(fork, tmp_path):
-    """In seconds of the processor: how long that takes is up to what else runs."""
-
-    def seconds(*arguments: str) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert fork(*arguments).returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert seconds("check") < 5
-    assert seconds("build", "--out", str(tmp_path / "out")) < 20
+    theirs = configuration.load(checkout)
+    trees = tuple(added for added in config.trees if (checkout / added.source.relative_to(config.root)).is_dir())
+    assert len(trees) == len(theirs.trees)
+    assert replace(theirs, root=config.root, trees=trees) == replace(config, trees=trees)
+    hashes = [[patch.sha256 for patch in patches.load_series(it.patches)] for it in (config, theirs)]
+    assert hashes[0] == hashes[1]
+    assert apply.read_added(theirs, pinned) == tree.added
+    assert wheel.dist_info_files(theirs, pinned) == wheel.dist_info_files(config, pinned)
