@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import sglang  # noqa: F401  first, for the CPU engine
 import torch
+from sglang.srt.configs.model_config import AttentionArch
 from sglang.srt.layers.attention.ddtree_sm120 import launch, requirements
 from sglang.srt.launch_checks import which_backend
 
@@ -52,6 +54,6 @@ def _launch_that_asks(arguments):
         attention_backend, device = "triton", "cuda"
 
         def resolve_once(self):
-            launch.default_backend(self, None)
+            launch.default_backend(self, SimpleNamespace(attention_arch=AttentionArch.MLA))
 
     return Arguments()

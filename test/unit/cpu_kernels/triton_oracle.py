@@ -109,7 +109,10 @@ def _build_tree(parent_list, selected_index, seq_lens, outputs, topk, depth, num
 
 
 def _verify_greedy(predicts, accept_index, accept_num, candidates, links, target):
-    from sglang.kernels.ops.speculative.spec_tree import verify_tree_greedy_triton
+    try:
+        from sglang.kernels.ops.speculative.spec_tree import verify_tree_greedy_triton
+    except ImportError:  # before 0.5.23
+        from sglang.srt.speculative.eagle_utils import verify_tree_greedy_triton
 
     verify_tree_greedy_triton(predicts, accept_index, accept_num, candidates, *links, target)
     return predicts, accept_index, accept_num

@@ -48,6 +48,8 @@ def test_a_worker_knows_its_draft_layout():
     assert worker.draft_parallel_layout is True
     assert worker._target_logits_processor is processor
     assert worker._can_skip_verify_logits(None, None) is False
+    worker.draft_parallel_layout = False
+    assert worker.draft_parallel_layout is False
 
 
 def test_a_model_of_several_logits_processors_has_none_to_ask():
