@@ -33,9 +33,10 @@ def default_backend(server_args: ServerArgs, model_config: ModelConfig) -> str |
     """``ddtree_sm120`` where it is the default: MLA models on sm_120 and sm_121 whose demands it meets."""
     if not (is_sm120() or is_sm121()) or mambaish_config(model_config) is not None:
         return None
-    if model_config.attention_arch != AttentionArch.MLA:
+    demands = _demands_of(server_args, model_config)
+    if not demands.is_mla:
         return None
-    reason = unmet(_demands_of(server_args, model_config))
+    reason = unmet(demands)
     if reason is not None:
         logger.info("ddtree_sm120 is not chosen by default: %s", reason)
         return None
