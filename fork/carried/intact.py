@@ -95,9 +95,10 @@ def as_text(problems: list[Problem]) -> str:
     """The problems, three lines each."""
     lines = []
     for problem in problems:
+        expected, found = signatures.contrasted(problem.expected, problem.found)
         lines.append(f"  {problem.what}")
         lines += [
             f"    {label}  {textwrap.shorten(text, _WIDTH, placeholder=' ...')}"
-            for label, text in (("expected", problem.expected), ("found   ", problem.found))
+            for label, text in (("expected", expected), ("found   ", found))
         ]
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody", "handlers")
+_LONG = 100
 _PROPERTIES = ("property", "cached_property")
 _STRUCTS = ("NamedTuple", "Struct", "BaseModel")
 
@@ -105,6 +106,15 @@ def signature_of(function: Function) -> str:
     )
     kind = next((f"{word} " for word in ("staticmethod", "classmethod") if _has_decorator(function, (word,))), "")
     return f"{kind}{'async ' if isinstance(function, ast.AsyncFunctionDef) else ''}({ast.unparse(bare)})"
+
+
+def contrasted(before: str, after: str) -> tuple[str, str]:
+    """Two signatures as a reader can tell them apart: of long ones, the parameters that differ."""
+    if "(" not in before or "(" not in after or max(len(before), len(after)) <= _LONG:
+        return before, after
+    old, new = ([part.strip() for part in text.strip("()").split(", ")] for text in (before, after))
+    gone, come = [part for part in old if part not in new], [part for part in new if part not in old]
+    return f"(..., {', '.join(gone)})", f"(..., {', '.join(come)})"
 
 
 def is_struct(node: ast.ClassDef) -> bool:

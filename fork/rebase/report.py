@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fork import apply, metadata, patches, upstream
+from fork.carried import signatures
 from fork.config import Config
 from fork.errors import ForkError
 from fork.rebase import changes, edits, mentions
@@ -23,7 +24,6 @@ from fork.upstream import UpstreamWheel
 
 _COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 _OFF = "\033[0m"
-_LONG = 160
 
 
 class Carried:
@@ -161,19 +161,12 @@ def _symbols(report: Report, everything: bool) -> Iterator[str]:
         if row.found:
             yield f"             {'now in' if row.state == 'moved' else 'nearest'}: {row.found}"
         if row.before != row.after and row.state != "gone":
-            yield from (f"             {line}" for line in _signatures(row.before, row.after))
+            old, new = signatures.contrasted(row.before, row.after)
+            yield f"             old: {old}"
+            yield f"             new: {new}"
         if not row.ok:
             told = row.misfits or list(dict.fromkeys(use.where for use in row.uses))
             yield from (f"             {'' if row.misfits else 'used by '}{line}" for line in told[:6])
-
-
-def _signatures(before: str, after: str) -> list[str]:
-    """Old and new; of long ones, the parameters that differ."""
-    if max(len(before), len(after)) <= _LONG:
-        return [f"old: {before}", f"new: {after}"]
-    old, new = ([part.strip() for part in text.strip("()").split(", ")] for text in (before, after))
-    gone, come = [part for part in old if part not in new], [part for part in new if part not in old]
-    return [f"old: without the others, ({', '.join(gone)})", f"new: without the others, ({', '.join(come)})"]
 
 
 def _changes(report: Report, diffs: bool, colour: bool) -> Iterator[str]:

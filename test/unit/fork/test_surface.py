@@ -279,6 +279,14 @@ def test_whether_a_call_fits(signature, call, problem):
     assert compat.misfit(signature, call, bound=False) == problem
 
 
+def test_long_signatures_are_told_by_their_difference():
+    short = "(self, a)", "(self, b)"
+    assert signatures.contrasted(*short) == short
+    many = ", ".join(f"parameter_{number}=None" for number in range(9))
+    assert signatures.contrasted(f"(self, a, {many})", f"(self, {many}, b=1, c=2)") == ("(..., a)", "(..., b=1, c=2)")
+    assert signatures.contrasted("attribute", f"({many})") == ("attribute", f"({many})")
+
+
 def test_a_bound_call_leaves_out_the_first_parameter():
     assert compat.misfit("(self, a)", Call(1, ()), bound=True) == ""
     assert compat.misfit("classmethod (cls, a)", Call(1, ()), bound=True) == ""
