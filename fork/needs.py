@@ -31,7 +31,9 @@ from fork.rebase.move import LEFT_OUT
 from fork.upstream import UpstreamWheel, fetch
 
 _TIMEOUT_S = 1200
-_TESTS_FAILED, _NOT_COLLECTED = 1, 2
+_TESTS_FAILED = 1
+# What pytest says of a file that raises when it is imported: alone, and where one of its tests was named.
+_NOT_IMPORTED = ("during collection", "found no collectors")
 
 
 @dataclass
@@ -179,7 +181,7 @@ def _judge(shop: Workshop, patch: Patch) -> Verdict:
     seconds = time.monotonic() - began
     if status == _TESTS_FAILED:
         return Verdict(patch.name, patch.needs, True, f"fails without it{also}", seconds)
-    if status == _NOT_COLLECTED and "during collection" in told:
+    if status > _TESTS_FAILED and any(sign in told for sign in _NOT_IMPORTED):
         return Verdict(patch.name, patch.needs, True, f"cannot be imported without it{also}", seconds)
     said = "passes without it" if status == 0 else f"pytest ends with {status}: {told.strip().splitlines()[-1][:120]}"
     return Verdict(patch.name, patch.needs, False, said + also, seconds)

@@ -108,6 +108,7 @@ def test_the_records_fit_what_runs(shop):
     [
         ((0, "1 passed", set()), False, "passes without it"),
         ((2, "Interrupted: 1 error during collection", set()), True, "cannot be imported without it"),
+        ((4, "ERROR: found no collectors for t.py::one", set()), True, "cannot be imported without it"),
         ((2, "interrupted", set()), False, "pytest ends with 2: interrupted"),
         ((4, "not found: t.py::one", set()), False, "pytest ends with 4: not found: t.py::one"),
         ((5, "no tests ran", set()), False, "pytest ends with 5: no tests ran"),
