@@ -84,22 +84,24 @@ class Workshop:
 
     def without(self, patch: Patch) -> list[str]:
         """Takes a patch out of the layout; returns the patches that no longer apply without it."""
-        reduced = _reduced(self.series, patch)
-        files = {edit.file for edit in patch.edits}
-        tree = apply_series(self.wheel, reduced, self.config.version)
+        files = self._files(patch)
+        tree = apply_series(self.wheel, _reduced(self.series, patch, files), self.config.version)
         for file in files:
-            self._put(file, tree.edited.get(file, self.wheel[file]))
+            self._put(file, tree.edited.get(file) or self.wheel[file])
         self._record(files, tree)
         patch.path.unlink()
         return [outcome.patch.name for outcome in tree.outcomes if outcome.error]
 
     def restore(self, patch: Patch) -> None:
-        for file in {edit.file for edit in patch.edits}:
-            self._put(file, self.tree.edited.get(file, self.wheel[file]))
+        for file in self._files(patch):
+            self._put(file, self.tree.edited.get(file) or self.wheel[file])
         for file, content in wheel.package_files(self.config, self.wheel, self.tree).items():
             if file.endswith(".json") and file not in self.tree.added:
                 self._put(file, content)
         patch.path.write_bytes(self.texts[patch.name])
+
+    def _files(self, patch: Patch) -> set[str]:
+        return {edit.file for edit in patch.edits if edit.applies_to(self.config.version)}
 
     def _put(self, file: str, content: bytes) -> None:
         path = self.site / file
@@ -129,9 +131,8 @@ def _entry(entry: dict[str, Any], content: bytes, digest: str) -> dict[str, Any]
     return {"sha256": digest, "symbols": {name: there[name] for name in entry["symbols"] if name in there}}
 
 
-def _reduced(series: Sequence[Patch], patch: Patch) -> list[Patch]:
+def _reduced(series: Sequence[Patch], patch: Patch, files: set[str]) -> list[Patch]:
     """The others' edits of the files that ``patch`` edits: no other file changes."""
-    files = {edit.file for edit in patch.edits}
     kept = [
         replace(other, edits=tuple(edit for edit in other.edits if edit.file in files))
         for other in series
@@ -183,5 +184,6 @@ def _judge(shop: Workshop, patch: Patch) -> Verdict:
         return Verdict(patch.name, patch.needs, True, f"fails without it{also}", seconds)
     if status > _TESTS_FAILED and any(sign in told for sign in _NOT_IMPORTED):
         return Verdict(patch.name, patch.needs, True, f"cannot be imported without it{also}", seconds)
-    said = "passes without it" if status == 0 else f"pytest ends with {status}: {told.strip().splitlines()[-1][:120]}"
+    last = (told.strip().splitlines() or ["it says nothing"])[-1][:120]
+    said = "passes without it" if status == 0 else f"pytest ends with {status}: {last}"
     return Verdict(patch.name, patch.needs, False, said + also, seconds)

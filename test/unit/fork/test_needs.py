@@ -23,7 +23,8 @@ def shop(tmp_path, monkeypatch):
     folder = tmp_path / "checkout" / "patches"
     folder.mkdir(parents=True)
     edits = {
-        "0001-one": EDIT.format(file="pkg/a.py", text="one = 1"),
+        "0001-one": EDIT.format(file="pkg/a.py", text="one = 1")
+        + EDIT.format(file="pkg/gone.py", text="one = 1").replace("at =", 'versions = "<1"\nat ='),
         "0002-two": EDIT.format(file="pkg/b.py", text="two = 2"),
         "0003-three": '[[edit]]\nfile = "pkg/b.py"\nat = {assigns = "two"}\nafter = "three = 3"\n',
         "0004-old": '[[edit]]\nfile = "pkg/b.py"\nversions = "<1"\nat = "end"\nafter = "four = 4"\n',
