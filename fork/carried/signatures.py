@@ -9,6 +9,7 @@ out; they do not decide whether a call fits. What is not called is told by one w
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Iterator, Sequence
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -109,12 +110,24 @@ def signature_of(function: Function) -> str:
 
 
 def contrasted(before: str, after: str) -> tuple[str, str]:
-    """Two signatures as a reader can tell them apart: of long ones, the parameters that differ."""
+    """Two signatures as a reader can tell them apart: of long ones the parameters that differ, ``...`` for others."""
     if "(" not in before or "(" not in after or max(len(before), len(after)) <= _LONG:
         return before, after
-    old, new = ([part.strip() for part in text.strip("()").split(", ")] for text in (before, after))
-    gone, come = [part for part in old if part not in new], [part for part in new if part not in old]
-    return f"(..., {', '.join(gone)})", f"(..., {', '.join(come)})"
+    old, new = (text.partition("(")[2].removesuffix(")").split(", ") for text in (before, after))
+    same = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    return _elided(old, {block.a + i for block in same for i in range(block.size)}), _elided(
+        new, {block.b + i for block in same for i in range(block.size)}
+    )
+
+
+def _elided(parts: Sequence[str], left_out: set[int]) -> str:
+    told: list[str] = []
+    for index, part in enumerate(parts):
+        if index not in left_out:
+            told.append(part)
+        elif told[-1:] != ["..."]:
+            told.append("...")
+    return f"({', '.join(told)})"
 
 
 def is_struct(node: ast.ClassDef) -> bool:

@@ -92,6 +92,7 @@ def _present(before: Definition | None, after: Definition, uses: list[Use]) -> R
         problem = ""
         if use.call is not None and not misfit(before.signature, use.call, bound=bound):
             problem = misfit(after.signature, use.call, bound=bound)
+            problem = problem or reordered(before.signature, after.signature, use.call, bound=bound)
         elif use.override:
             problem = _override_misfit(after.signature, use.override)
         if problem:
@@ -132,6 +133,17 @@ def misfit(signature: str, call: Call, *, bound: bool) -> str:
     """Why ``call`` does not fit, or "". ``bound`` says that the first parameter is the object or the class."""
     problems = [_misfit(one, call, bound=bound) for one in signature.split(" or ") if "(" in one]
     return problems[0] if problems and all(problems) else ""
+
+
+def reordered(before: str, after: str, call: Call, *, bound: bool) -> str:
+    """Why the positional arguments of ``call`` mean something else in ``after``, or "". A new name alone is none."""
+    if call.positional is None or " or " in before + after:
+        return ""
+    old, new = ([parameter.name for parameter in _parameters(text, bound=bound)] for text in (before, after))
+    for was, now in list(zip(old, new, strict=False))[: call.positional]:
+        if was != now and was in new:
+            return f"parameter {was}, passed by position, has another place"
+    return ""
 
 
 def _misfit(signature: str, call: Call, *, bound: bool) -> str:

@@ -212,6 +212,13 @@ def test_a_parameter_without_a_default_breaks():
     assert row.misfits == ["up/mine.py:15: missing a required argument: 'more'"]
 
 
+def test_positional_arguments_that_would_change_places_break():
+    row = changed("worker: Base, times=1", "first=None, worker=None, times=1", "up/api.py")["up.api.run"]
+    assert (row.state, row.ok) == ("breaks", False)
+    assert row.misfits[0].endswith(": parameter worker, passed by position, has another place")
+    assert changed("worker: Base, times=1", "one: Base, times=1", "up/api.py")["up.api.run"].ok
+
+
 def test_an_override_that_would_be_called_otherwise_breaks():
     row = changed("def step(self, batch, flag=False)", "def step(self, batch, flag=False, mode=0)")["up.base.Base.step"]
     assert row.state == "breaks"
@@ -283,7 +290,12 @@ def test_long_signatures_are_told_by_their_difference():
     short = "(self, a)", "(self, b)"
     assert signatures.contrasted(*short) == short
     many = ", ".join(f"parameter_{number}=None" for number in range(9))
-    assert signatures.contrasted(f"(self, a, {many})", f"(self, {many}, b=1, c=2)") == ("(..., a)", "(..., b=1, c=2)")
+    assert signatures.contrasted(f"(self, a, {many})", f"(self, {many}, b=1, c=2)") == (
+        "(..., a, ...)",
+        "(..., b=1, c=2)",
+    )
+    moved = signatures.contrasted(f"(self, {many}, a, b)", f"(self, a, {many}, b)")
+    assert moved == ("(..., a, ...)", "(..., a, ...)"), "order alone"
     assert signatures.contrasted("attribute", f"({many})") == ("attribute", f"({many})")
 
 
