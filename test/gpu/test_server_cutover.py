@@ -14,9 +14,10 @@ import pytest
 from gpu_harness.config import GpuConfig
 
 KEY = "sesame"
-# The longest prompt is the fixed one of some thousand tokens; the tiny tokenizer spells it out.
-CONFIG = GpuConfig("cycle-mla", graph_sizes=(1,), options=("--admin-api-key", KEY, "--ddtree-verify", "off"))
-pytestmark = pytest.mark.parametrize("server", [CONFIG], indirect=True, ids=str)
+OPTIONS = ("--admin-api-key", KEY, "--ddtree-verify", "off")
+# One that leaves no choice to rounding, and one that has near ties, and room for the prompt of some thousand tokens.
+CONFIGS = [GpuConfig(pair, graph_sizes=(1,), options=OPTIONS) for pair in ("cycle-mla", "trained-mla")]
+pytestmark = pytest.mark.parametrize("server", CONFIGS, indirect=True, ids=str)
 
 
 def test_there_and_back(server, tmp_path):
