@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -70,6 +71,18 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
+def _count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _number(text: str) -> float:
+    if not 0 <= (number := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number
+
+
 def _add_cutover(commands: Any) -> None:
     cut = commands.add_parser(
         "cutover", help="switch the service to a mode, and back if it does worse", epilog=EXIT_STATUSES
@@ -94,12 +107,17 @@ def _add_cutover(commands: Any) -> None:
     cut.add_argument("--yes", action="store_true", help="do not ask")
 
     measured = cut.add_argument_group("what is measured")
-    measured.add_argument("--prompts", type=int, default=8, metavar="N", help="fixed prompts, 1 to 8 (default: 8)")
-    measured.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens an answer (default: 64)")
-    measured.add_argument("--repeats", type=int, default=3, metavar="N", help="timed answers a prompt (default: 3)")
+    measured.add_argument(
+        "--prompts", type=_count, choices=range(1, 9), default=8, metavar="N", help="fixed prompts, 1 to 8 (default: 8)"
+    )
+    measured.add_argument("--tokens", type=_count, default=64, metavar="N", help="tokens an answer (default: 64)")
+    measured.add_argument("--repeats", type=_count, default=3, metavar="N", help="timed answers a prompt (default: 3)")
+    measured.add_argument(
+        "--answer-timeout", type=_number, default=600, metavar="SECONDS", help="for one answer (default: 600)"
+    )
     measured.add_argument(
         "--watch",
-        type=float,
+        type=_number,
         default=0,
         metavar="SECONDS",
         help="let `validate` compare the service's own traffic for this long before it is judged (default: 0)",
@@ -109,41 +127,41 @@ def _add_cutover(commands: Any) -> None:
     limits = cut.add_argument_group("limits; beyond one of them the service goes back")
     limits.add_argument(
         "--tie-nats",
-        type=float,
+        type=_number,
         default=default.tie_nats,
         metavar="X",
         help=f"how close a rival of a token counts as a tie, in log-probability (default: {default.tie_nats})",
     )
     limits.add_argument(
         "--max-diverged",
-        type=float,
+        type=_number,
         default=default.max_diverged,
         metavar="X",
         help=f"share of the answers that may part at such ties (default: {default.max_diverged})",
     )
     limits.add_argument(
         "--min-speed-ratio",
-        type=float,
+        type=_number,
         metavar="X",
         help=f"speed after over before (default: {MIN_SPEED_RATIO['on']}, for validate {MIN_SPEED_RATIO['validate']})",
     )
     limits.add_argument(
         "--max-ulp",
-        type=float,
+        type=_number,
         default=default.max_ulp,
         metavar="X",
         help=f"largest error in validate (default: {default.max_ulp})",
     )
     limits.add_argument(
         "--max-mean-ulp",
-        type=float,
+        type=_number,
         default=default.max_mean_ulp,
         metavar="X",
         help=f"mean error in validate (default: {default.max_mean_ulp})",
     )
     limits.add_argument(
         "--max-beyond-2-ulp",
-        type=float,
+        type=_number,
         default=default.max_beyond_2_ulp,
         metavar="X",
         help=f"share of the rows with an error above 2 (default: {default.max_beyond_2_ulp})",
@@ -184,19 +202,19 @@ def _add_restart(command: argparse.ArgumentParser) -> None:
         help="restarts a service without systemd; must return once it has started it",
     )
     command.add_argument(
-        "--restart-timeout", type=float, default=300, metavar="SECONDS", help="for either to return (default: 300)"
+        "--restart-timeout", type=_number, default=300, metavar="SECONDS", help="for either to return (default: 300)"
     )
     command.add_argument(
         "--health-timeout",
-        type=float,
+        type=_number,
         default=2700,
         metavar="SECONDS",
         help="for the service to be healthy after a restart (default: 2700)",
     )
-    command.add_argument("--poll", type=float, default=1, metavar="SECONDS", help="between two looks (default: 1)")
+    command.add_argument("--poll", type=_number, default=1, metavar="SECONDS", help="between two looks (default: 1)")
     command.add_argument(
         "--settle",
-        type=float,
+        type=_number,
         default=30,
         metavar="SECONDS",
         help="how long a healthy server may show another mode after a restart, as the old one ends (default: 30)",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def plan(settings: Settings, service: Service) -> Plan:
     path = settings.environment_file
     value = None
     if path is not None:
-        content = _readable(path)
+        content = _rewritable(path)
         value = envfile.value(content)
         if envfile.overriding_flag(content):
             raise Refused(f"{path} gives the server {envfile.FLAG}, which wins over {envfile.VARIABLE}: take it out")
@@ -100,11 +101,15 @@ def _live(settings: Settings, service: Service, before: SwitchState) -> tuple[bo
     return False, why
 
 
-def _readable(path: Path) -> str:
+def _rewritable(path: Path) -> str:
+    """Its text. Seen now rather than after the measurement that the change would follow."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} cannot be read: {error}") from error
+        text = envfile.read(path)
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise Refused(f"{path.parent} cannot be written to, and {path.name} is replaced by a file beside it")
+    return text
 
 
 class Cutover:
@@ -124,9 +129,12 @@ class Cutover:
         """
         with Signals(self._service.progress.say) as signals:
             try:
-                return self._forward()
+                try:
+                    return self._forward()
+                finally:
+                    # Inside the outer block: a signal that comes just before it is seen there, and none after it.
+                    signals.shield()
             except BaseException as error:
-                signals.shield()
                 self._back(error)
                 if not self._record.data["changed"] and not isinstance(error, Interrupted):
                     raise Refused(f"{reason_of(error)}; nothing was changed") from error
@@ -176,7 +184,10 @@ class Cutover:
         def show(text: str) -> None:
             self._service.progress.show(f"measuring {when}: {text}")
 
-        return measure(self._service.server, self._prompts, self._settings.tokens, self._settings.repeats, show)
+        settings = self._settings
+        return measure(
+            self._service.server, self._prompts, settings.tokens, settings.repeats, settings.answer_seconds, show
+        )
 
     def _watch(self) -> list[dict[str, Any]]:
         """The comparison so far, after the time that it is given for the service's own traffic."""
@@ -190,16 +201,16 @@ class Cutover:
         """First the backup, then a note of both, then the file."""
         path = self._settings.environment_file
         assert path is not None
-        content = path.read_bytes()
+        text = envfile.read(path)
         backup = envfile.back_up(path, self._record.data["stamp"])
-        after = envfile.with_value(content.decode(), self._settings.target).encode()
+        after = envfile.encoded(envfile.with_value(text, self._settings.target))
         self._change(
             ENVIRONMENT,
             environment={
                 "path": str(path),
                 "backup": str(backup),
-                "value": envfile.value(content.decode()),
-                "digest_before": envfile.digest(content),
+                "value": envfile.value(text),
+                "digest_before": envfile.digest(envfile.encoded(text)),
                 "digest_after": envfile.digest(after),
             },
         )
@@ -225,12 +236,13 @@ class Cutover:
 def go_back(record: Record, service: Service, log: Path, reason: str) -> bool:
     """Undo what the record says was changed, and note how it went; whether it went well.
 
-    A disk that is full must not keep the service from coming back: then the record alone is stale.
+    A disk that is full must not keep the service from coming back: then the record alone is stale. Nor may an error
+    that nobody thought of leave the record without a decision.
     """
     changes: dict[str, Any]
     try:
         changes = {"status": journal.BACK, "undone": undo(record, service, log)}
-    except (Failed, ServerError, OSError) as error:
+    except Exception as error:
         changes = {"status": journal.STUCK, "undo_error": reason_of(error), "left": may_be_healthy(service)}
     record.data |= {**changes, "reason": reason, "ended": journal.now()}
     with suppress(OSError):

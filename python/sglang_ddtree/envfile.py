@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One variable in an environment file as systemd reads it; every other byte stays as it is."""
+"""One variable in an environment file, of systemd or of a shell; every other byte stays as it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from sglang_ddtree import atomic
 VARIABLE = "SGLANG_DDTREE_VERIFY"
 FLAG = "--ddtree-verify"
 
-_ASSIGNMENT = re.compile(rf"^[ \t]*{VARIABLE}[ \t]*=(?P<value>[^\n]*)$", re.MULTILINE)
+_ASSIGNMENT = re.compile(
+    rf"^(?P<name>[ \t]*(?:export[ \t]+)?){VARIABLE}[ \t]*=(?P<value>[^\r\n]*)(?P<end>\r?)$", re.MULTILINE
+)
 _FLAG_IN_USE = re.compile(rf"^[ \t]*[^#;\n]*{FLAG}(?![\w-])", re.MULTILINE)
 
 
@@ -30,14 +32,27 @@ def with_value(text: str, wanted: str | None) -> str:
     line = f"{VARIABLE}={wanted}"
     if found:
         last = found[-1]
-        return text[: last.start()] + line + text[last.end() :]
+        return text[: last.start()] + last["name"].lstrip() + line + last["end"] + text[last.end() :]
     gap = "" if not text or text.endswith("\n") else "\n"
+    # A line that ends with a backslash goes on in the next one.
+    if text.rstrip("\r\n").endswith("\\"):
+        gap += "\n"
     return f"{text}{gap}{line}\n"
 
 
 def overriding_flag(text: str) -> bool:
     """Whether a line of the file hands the server the flag, which wins over the variable."""
     return _FLAG_IN_USE.search(text) is not None
+
+
+def read(path: Path) -> str:
+    """The file's text, from which ``encoded`` makes the same bytes again, whatever its encoding and line ends."""
+    return path.read_bytes().decode("utf-8", "surrogateescape")
+
+
+def encoded(text: str) -> bytes:
+    """What is written for a text of ``read``."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def digest(content: bytes) -> str:
@@ -55,6 +70,6 @@ def back_up(path: Path, stamp: str) -> Path:
 
 def set_value(path: Path, wanted: str | None) -> str:
     """Set the variable in the file in one step, and return the digest of the new content."""
-    content = with_value(path.read_text(encoding="utf-8"), wanted).encode()
+    content = encoded(with_value(read(path), wanted))
     atomic.write(path, content, like=path)
     return digest(content)

@@ -56,9 +56,11 @@ class Measurement:
 
 
 def measure(
-    server: Server, prompts: Sequence[str], tokens: int, repeats: int, show: Callable[[str], None]
+    server: Server, prompts: Sequence[str], tokens: int, repeats: int, timeout: float, show: Callable[[str], None]
 ) -> Measurement:
     """Ask each prompt once for its answer, which also fills the cache, then ``repeats`` times for its speed.
+
+    An answer may take ``timeout`` seconds.
 
     Raises:
         ServerError: the server fails on a prompt, other than by refusing it as too long.
@@ -69,11 +71,11 @@ def measure(
     for number, prompt in enumerate(prompts):
         show(f"prompt {number + 1} of {len(prompts)}")
         try:
-            answers[number] = server.generate(prompt, tokens, alternatives=True)
+            answers[number] = server.generate(prompt, tokens, timeout, alternatives=True)
         except ServerError as error:
             if error.status == REFUSED_AS_TOO_LONG and answers:
                 too_long.append(number)
                 continue
             raise
-        seconds[number] = statistics.median(server.generate(prompt, tokens).seconds for _ in range(repeats))
+        seconds[number] = statistics.median(server.generate(prompt, tokens, timeout).seconds for _ in range(repeats))
     return Measurement(answers, seconds, tuple(too_long))

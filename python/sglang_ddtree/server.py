@@ -55,9 +55,6 @@ class Server:
     def __init__(self, url: str, admin_key: str | None = None, api_key: str | None = None) -> None:
         self.url = url.rstrip("/")
         self._admin_key, self._api_key = admin_key, api_key
-        self._session = requests.Session()
-        # A proxy of the environment is not for the service's own address.
-        self._session.trust_env = False
 
     @property
     def has_admin_key(self) -> bool:
@@ -67,7 +64,7 @@ class Server:
     def unhealthy(self) -> str | None:
         """None if ``/health`` answers 200, else what it does."""
         try:
-            status = self._session.get(f"{self.url}/health", timeout=SHORT_SECONDS).status_code
+            status = _request("GET", f"{self.url}/health", timeout=SHORT_SECONDS).status_code
         except requests.ConnectionError:
             return "does not accept connections"
         except requests.Timeout:
@@ -106,7 +103,7 @@ class Server:
         """Switch every rank to ``mode`` while the server runs."""
         self._json("POST", "/ddtree_verify", self._admin_key, 4 * SHORT_SECONDS, {"mode": mode})
 
-    def generate(self, prompt: str, tokens: int, *, alternatives: bool = False, timeout: float = 600) -> Answer:
+    def generate(self, prompt: str, tokens: int, timeout: float, *, alternatives: bool = False) -> Answer:
         """A greedy answer of exactly ``tokens`` tokens."""
         body: dict[str, Any] = {
             "text": prompt,
@@ -132,7 +129,7 @@ class Server:
     def _json(self, method: str, path: str, key: str | None, timeout: float, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            answer = self._session.request(method, self.url + path, json=body, headers=headers, timeout=timeout)
+            answer = _request(method, self.url + path, json=body, headers=headers, timeout=timeout)
         except requests.Timeout as error:
             raise ServerError(f"{method} {path} of {self.url}: no answer within {timeout:.0f} s") from error
         except requests.RequestException as error:
@@ -145,6 +142,14 @@ class Server:
             except ValueError as error:
                 raise ServerError(f"{method} {path} of {self.url}: the answer is not JSON") from error
         raise ServerError(f"{method} {path} of {self.url}: {answer.status_code}, {_said(answer)}", answer.status_code)
+
+
+def _request(method: str, url: str, **options: Any) -> requests.Response:
+    """Over a connection of its own: a kept one may be closed by the server at any time, and outlives a restart."""
+    with requests.Session() as session:
+        # A proxy of the environment is not for the service's own address.
+        session.trust_env = False
+        return session.request(method, url, **options)
 
 
 def _said(answer: requests.Response) -> str:

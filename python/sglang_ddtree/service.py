@@ -41,8 +41,8 @@ class Service:
         self.progress.show("restarting the service")
         self.supervisor.restart(log)
 
-    def wait_for(self, mode: str) -> SwitchState:
-        """Wait until it is healthy in ``mode``; raise Failed if it will not be."""
+    def wait_for(self, mode: str | None) -> SwitchState:
+        """Wait until it is healthy in ``mode``, or in any for None; raise Failed if it will not be."""
         began = time.monotonic()
         other_since: float | None = None
         while True:
@@ -65,14 +65,14 @@ class Service:
                 raise Failed(f"the service does not come back: {why}")
             if waited > self.health_seconds:
                 raise Failed(f"the service did not come back within {self.health_seconds:.0f} s: it {trouble}")
-            self.progress.show(f"waiting for the service in mode {mode}: it {trouble}")
+            self.progress.show(f"waiting for the service{f' in mode {mode}' if mode else ''}: it {trouble}")
             time.sleep(self.poll_seconds)
 
-    def _other_mode(self, mode: str) -> tuple[str, SwitchState | None]:
+    def _other_mode(self, mode: str | None) -> tuple[str, SwitchState | None]:
         try:
             state = self.server.state()
         except ServerError as error:
             return f"cannot tell its mode: {error}", None
-        if state.mode == mode:
+        if mode in (None, state.mode):
             return "", state
         return f"is healthy in mode {state.mode}, not {mode}", None

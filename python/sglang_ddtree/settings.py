@@ -24,6 +24,7 @@ class Settings:
         method: ``auto`` takes the live switch where the server offers it.
         environment_file: the file that the service's environment comes from; kept in step with the live mode.
         prompts, tokens, repeats: how many of the fixed prompts, tokens of each answer, timed answers a prompt.
+        answer_seconds: how long an answer may take.
         watch_seconds: how long ``validate`` is left in force for the service's own traffic before it is judged.
         health_seconds: how long the service may take to come back after a restart.
         poll_seconds: between two looks at it.
@@ -36,6 +37,7 @@ class Settings:
     prompts: int = 8
     tokens: int = 64
     repeats: int = 3
+    answer_seconds: float = 600.0
     watch_seconds: float = 0.0
     health_seconds: float = 2700.0
     poll_seconds: float = 1.0

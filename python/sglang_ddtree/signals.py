@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -31,16 +32,30 @@ class Signals:
 
     def shield(self) -> None:
         """Raise nothing from here on."""
-        while not self._shielded:
-            try:
-                self._shielded = True
-            except Interrupted:  # the one that came just before
-                continue
+        self._shielded = True
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self._shielded:
-            self._say(f"{name}: the service is being brought back first")
+            self._say(f"{name}: first the service is brought into a state that is known")
             return
         self._shielded = True
         raise Interrupted(f"stopped by {name}")
+
+
+@contextmanager
+def held() -> Iterator[Callable[[], None]]:
+    """Keep signals back while an exception would lose something; what is yielded lets them through again."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in STOPPING}
+
+    def release() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        while came:
+            signal.raise_signal(came.pop(0))
+
+    try:
+        yield release
+    finally:
+        release()

@@ -6,11 +6,13 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from sglang_ddtree.errors import Failed, Refused
+from sglang_ddtree.signals import held
 
 _ASK_SECONDS = 30
 
@@ -36,10 +38,16 @@ class Unit:
     seconds: float
 
     def restart(self, log: Path) -> None:
+        # Restarts by hand count for StartLimitBurst too; the one that brings the service back must not be one too many.
+        with suppress(Refused):
+            _systemctl("reset-failed", self.name)
         _run(["systemctl", "restart", self.name], self.seconds, log)
 
     def gave_up(self) -> str | None:
-        state = _systemctl("is-active", self.name)
+        try:
+            state = _systemctl("is-active", self.name)
+        except Refused:  # systemd is busy: no reason to give the service up
+            return None
         return (
             f"unit {self.name} is {state}; see `journalctl -u {self.name}`" if state in ("failed", "inactive") else None
         )
@@ -79,29 +87,34 @@ def find_unit(name: str, seconds: float) -> Unit | None:
 
 def _run(command: list[str], seconds: float, log: Path) -> None:
     """Run it to its end, in a session of its own: a Ctrl-C is for this tool, which then restarts back."""
-    try:
+    with ExitStack() as stack:
         # Not a pipe: a server that the command leaves running would hold it open.
-        with log.open("ab") as out:
+        out: IO[bytes] | int = subprocess.DEVNULL
+        with suppress(OSError):  # a full disk is no reason not to restart
+            out = stack.enter_context(log.open("ab"))
+        release = stack.enter_context(held())
+        try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )  # fmt: skip
-    except OSError as error:
-        raise Failed(f"`{shlex.join(command)}` cannot be run: {error.strerror}") from error
-    try:
-        status = process.wait(seconds)
-    except subprocess.TimeoutExpired as error:
-        process.kill()
-        raise Failed(
-            f"`{shlex.join(command)}` did not return within {seconds:.0f} s; it must start the service and return "
-            f"(--restart-timeout); its output: {log}"
-        ) from error
-    except BaseException:
-        # Two restarts at once would leave either: let this one end before the way back begins.
+        except OSError as error:
+            raise Failed(f"`{shlex.join(command)}` cannot be run: {error.strerror}") from error
         try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
+            release()
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
             process.kill()
-        raise
+            raise Failed(
+                f"`{shlex.join(command)}` did not return within {seconds:.0f} s; it must start the service and return "
+                f"(--restart-timeout); its output: {log}"
+            ) from error
+        except BaseException:
+            # Two restarts at once would leave either: let this one end before the way back begins.
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
     if status:
         raise Failed(f"`{shlex.join(command)}` ended with status {status}; its output: {log}")
 

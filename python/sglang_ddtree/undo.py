@@ -33,25 +33,25 @@ def undo(record: Record, service: Service, log: Path) -> list[str]:
         service.wait_for(mode)
         done.append(f"restarted the service; it is healthy in mode {mode}")
     elif LIVE_MODE in changed:
-        done.append(_switch_back(service, mode, log, may_restart=ENVIRONMENT in changed or _starts_in(record) == mode))
+        done.append(_switch_back(service, mode, log))
     return done
 
 
-def _starts_in(record: Record) -> str | None:
-    """The mode that a restart would start, as far as the environment file tells."""
-    return (record.data.get("environment") or {}).get("value")
-
-
-def _switch_back(service: Service, mode: str, log: Path, may_restart: bool) -> str:
+def _switch_back(service: Service, mode: str, log: Path) -> str:
     try:
         service.switch_live(mode)
     except Failed as error:
-        if service.supervisor is None or not may_restart:
-            raise
-        service.progress.say(f"the live switch back failed ({error}); restarting")
-        service.restart(log)
-        service.wait_for(mode)
-        return f"restarted the service, as it could not be switched back live ({error}); it is healthy in mode {mode}"
+        if service.supervisor is not None:
+            service.progress.say(f"the live switch back failed ({error}); restarting")
+            service.restart(log)
+            how = "restarted the service"
+        else:
+            service.progress.say(f"the live switch back failed ({error}); waiting, since nothing here restarts it")
+            how = "waited for the service"
+        # What starts it anew may give it another mode.
+        if service.wait_for(None).mode != mode:
+            service.switch_live(mode)
+        return f"{how}, as it could not be switched back live ({error}); it is healthy in mode {mode}"
     return f"switched the running server back to {mode}"
 
 

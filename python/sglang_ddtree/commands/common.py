@@ -26,13 +26,19 @@ def server(arguments: argparse.Namespace) -> Server:
 def _key(path: Path | None, variable: str, flag: str) -> str | None:
     """A key never stands on a command line, where every user of the machine can read it."""
     if path is None:
-        return os.environ.get(variable) or None
-    try:
-        key = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{flag} {path} cannot be read: {error}") from error
-    if not key:
-        raise Refused(f"{flag} {path} is empty")
+        key, where = os.environ.get(variable, ""), variable
+        if not key:
+            return None
+    else:
+        where = f"{flag} {path}"
+        try:
+            key = path.read_bytes().decode("utf-8", "replace").strip()
+        except OSError as error:
+            raise Refused(f"{where} cannot be read: {error.strerror}") from error
+        if not key:
+            raise Refused(f"{where} is empty")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise Refused(f"{where} is no key: it must be one line of ASCII characters without spaces")
     return key
 
 
@@ -47,11 +53,13 @@ def supervisor(arguments: argparse.Namespace) -> Supervisor | None:
 
 
 def environment_file(given: Path | None, restarts: Supervisor | None) -> Path | None:
-    """The given file, else the last one that the unit reads: there a later assignment wins."""
-    if given is not None or not isinstance(restarts, Unit):
-        return given
-    files = restarts.environment_files()
-    return files[-1] if files else None
+    """The given file, else the last one that the unit reads: there a later assignment wins.
+
+    Where a link leads, since the file is replaced, and whole, since a rollback may be called from another folder.
+    """
+    if given is None and isinstance(restarts, Unit):
+        given = next(reversed(restarts.environment_files()), None)
+    return given.resolve() if given is not None else None
 
 
 def service(arguments: argparse.Namespace, restarts: Supervisor | None, progress: Progress) -> Service:

@@ -50,9 +50,10 @@ def _settings(arguments: argparse.Namespace, restarts: Supervisor | None) -> Set
         target=arguments.to,
         method=arguments.method,
         environment_file=common.environment_file(arguments.environment_file, restarts),
-        prompts=min(max(arguments.prompts, 1), 8),
-        tokens=max(arguments.tokens, 1),
-        repeats=max(arguments.repeats, 1),
+        prompts=arguments.prompts,
+        tokens=arguments.tokens,
+        repeats=arguments.repeats,
+        answer_seconds=arguments.answer_timeout,
         watch_seconds=arguments.watch,
         limits=Limits(
             tie_nats=arguments.tie_nats,
@@ -69,9 +70,8 @@ def _settings(arguments: argparse.Namespace, restarts: Supervisor | None) -> Set
 
 
 def _tell(record: Record, progress: Progress) -> None:
-    progress.end()
     said = report.text(record)
-    print(said, flush=True)
+    progress.tell(said)
     # The record has all of it; a full disk is no reason to fail now.
     with suppress(OSError):
         atomic.write(record.path.with_suffix(".txt"), f"{said}\n".encode(), mode=0o640)

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         before, target = record.data["before"]["mode"], record.data["target"]
         if arguments.forget:
             record.save(status=journal.FORGOTTEN, ended=journal.now())
-            print(report.text(record))
+            progress.tell(report.text(record))
             return 0
         restarts = _supervisor(arguments, record)
         arguments.url = record.data["url"]
@@ -35,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         with Signals(progress.say) as signals:
             signals.shield()
             good = go_back(record, service, _log(record.path), "rollback was asked for")
-        progress.end()
-        print(report.text(record))
+        progress.tell(report.text(record))
     return 0 if good else 3
 
 

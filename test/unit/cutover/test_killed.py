@@ -18,8 +18,8 @@ from sglang_ddtree import atomic, supervisor
 ONE = ("--prompts", "1")
 
 
-def kill_at(number: int) -> None:
-    """Kill this process before, or in the middle of, its ``number``-th call."""
+def signal_at(number: int, signalled: signal.Signals) -> None:
+    """Send this process a signal before, or in the middle of, its ``number``-th call."""
     calls = 0
 
     def counted(original: Callable[..., Any], before: Callable[..., None] | None = None) -> Callable[..., Any]:
@@ -29,7 +29,7 @@ def kill_at(number: int) -> None:
             if calls == number:
                 if before is not None:
                     before(*arguments, **options)
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), signalled)
             return original(*arguments, **options)
 
         return call
@@ -41,18 +41,24 @@ def kill_at(number: int) -> None:
     supervisor._run = counted(supervisor._run)
 
 
-def killed_at(number: int, run: Callable[..., int], *arguments: str, **options: bool) -> bool:
-    """Run in a child that is killed at its ``number``-th call; whether it was."""
+def signalled_at(
+    number: int, signalled: signal.Signals, run: Callable[..., int], *arguments: str, **options: bool
+) -> int:
+    """Run in a child that gets a signal at its ``number``-th call; its exit status, below zero if it was killed."""
     child = os.fork()
     if child == 0:
-        kill_at(number)
+        signal_at(number, signalled)
         status = run(*arguments, **options)
         os._exit(status)
     _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    assert os.WEXITSTATUS(status) == 0
-    return False
+    return os.waitstatus_to_exitcode(status)
+
+
+def killed_at(number: int, run: Callable[..., int], *arguments: str, **options: bool) -> bool:
+    """Run in a child that is killed at its ``number``-th call; whether it was."""
+    status = signalled_at(number, signal.SIGKILL, run, *arguments, **options)
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -71,6 +77,25 @@ def test_killed_at_every_call(run, service, state, live, capfd):
     # Written whole, not yet renamed; the next cutover removed those of the kills before.
     assert {name for name in os.listdir(state.parent) if name.startswith(".")} <= {".sglang.env.sglang-ddtree-new"}
     assert len(list(state.glob(".*"))) <= 1
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_asked_to_stop_at_every_call(run, service, capfd, live):
+    """It is back when the process ends; or it was decided before the signal came."""
+    before = service.environment.read_text()
+    for number in range(1, 200):
+        status = signalled_at(number, signal.SIGTERM, run, "cutover", "--to", "on", *ONE, live=live)
+        if service.mode == "off":
+            # Until the plan is made, signals do what they do to any program.
+            assert status in (130, -signal.SIGTERM) and service.environment.read_text() == before
+            assert run("rollback", live=live) == 2, "nothing is left to do"
+            continue
+        assert service.environment.read_text() == before.replace("VERIFY=off", "VERIFY=on")
+        assert run("rollback", live=live) == 0
+        if status == 0:
+            break
+        assert status == -signal.SIGTERM, "the report alone was not written"
+    assert status == 0 and number > 20
 
 
 def test_a_cutover_after_a_killed_one_is_refused(run, service, state, capfd):
