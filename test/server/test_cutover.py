@@ -159,6 +159,8 @@ def test_live_there_and_back(off, run, state):
             (seen,) = next(s for s in record(state)["steps"] if s["step"] == "compare the kernels")["validation"]
             assert seen["steps"] > 10 and seen["rows_not_finite"] == 0
             stream(off)
+            # The gauges of the comparison follow every 64 steps, one report behind.
+            generate_together(off, [prompt.ids for prompt in short_prompts()[:4]], 2, new_tokens=200, ignore_eos=True)
             assert not missing_on(off), "the dashboard"
     assert run(off.url, "rollback", "--yes").returncode == 0
     assert mode_of(off.url) == "validate" and env.read_text() == "SGLANG_DDTREE_VERIFY=validate\n"
