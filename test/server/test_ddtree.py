@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,6 +29,7 @@ from tools.tiny_models.tokenizer import EOS_ID
 RANDOM = ServerConfig("random-mla", "DDTREE", page_size=16, budget=8)
 DEFAULT = ServerConfig("random-mla", "DDTREE", page_size=64, budget=32)
 CYCLE = ServerConfig("cycle-mla", "DDTREE", page_size=1, budget=64)
+PAGED = ServerConfig("cycle-gqa", "DDTREE", page_size=16, budget=32)
 # A pool that eight growing requests overrun.
 CROWDED = ServerConfig(
     "random-gqa",
@@ -141,7 +143,7 @@ def test_a_stop_string_inside_an_accepted_path(server, stop):
     assert reply["text"] == said[: said.index(stop)]
 
 
-@servers(CYCLE)
+@servers(CYCLE, PAGED)
 def test_the_context_is_used_to_its_last_token(server):
     context = 2048
     ids = spell("def") * (context // 3 - 5)
@@ -332,6 +334,54 @@ def test_a_schema_is_kept_by_every_answer(server, temperature):
         assert value["kind"] in ("fox", "dog", "tree") and 0 <= value["n"] <= 99
         accepted += reply["meta_info"]["spec_num_correct_drafts"]
     assert accepted > 0
+
+
+GRAMMARS = {
+    "regex": ({"regex": "[a-f]{3,9}-[0-9]{4}"}, "[a-f]{3,9}-[0-9]{4}"),
+    "ebnf": (
+        {"ebnf": 'root ::= animal ("," animal){2,5}\nanimal ::= "fox" | "dog" | "tree"'},
+        "(fox|dog|tree)(,(fox|dog|tree)){2,5}",
+    ),
+}
+
+
+@servers(RANDOM)
+@pytest.mark.parametrize("kind", GRAMMARS)
+def test_a_grammar_is_kept_with_the_tokens_of_plain_decoding(server, pool, kind):
+    grammar, pattern = GRAMMARS[kind]
+    plain = pool.get(ServerConfig(RANDOM.pair), ahead=False)
+    for prompt in short_prompts()[:6]:
+        body = {"input_ids": list(prompt.ids), "sampling_params": {"temperature": 0, "max_new_tokens": 60, **grammar}}
+        got, wanted = post(server, **body), post(plain, **body)
+        assert got["output_ids"] == wanted["output_ids"], prompt.name
+        assert re.fullmatch(pattern, got["text"])
+
+
+@servers(RANDOM)
+def test_a_tool_that_must_be_called_is(client):
+    """Without a parser for the model's own format, the call comes as the answer's text."""
+    answer = client.chat.completions.create(
+        model="default",
+        messages=[{"role": "user", "content": "which animal?"}],
+        tools=[{"type": "function", "function": {"name": "pick", "parameters": SCHEMA}}],
+        tool_choice={"type": "function", "function": {"name": "pick"}},
+        max_tokens=200,
+        temperature=1,
+    )
+    (call,) = json.loads(answer.choices[0].message.content)
+    assert call["name"] == "pick" and set(call["parameters"]) == set(SCHEMA["required"])
+
+
+@servers(RANDOM)
+def test_a_logit_bias_gives_the_tokens_of_plain_decoding(server, pool, expected):
+    plain = pool.get(ServerConfig(RANDOM.pair), ahead=False)
+    changed = 0
+    for prompt in short_prompts()[:6]:
+        bias = {str(token): -4.0 for token in expected[prompt.name].ids[::3]}
+        got, wanted = (generate(running, prompt.ids, logit_bias=bias) for running in (server, plain))
+        assert got.ids == wanted.ids, prompt.name
+        changed += got.ids != expected[prompt.name].ids
+    assert changed  # or the bias was not applied by either
 
 
 @servers(RANDOM)

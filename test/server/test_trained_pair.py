@@ -12,6 +12,7 @@ from functools import cache
 import pytest
 from harness.config import ServerConfig
 from harness.generate import Generation, generate
+from harness.process import Server
 from tokenizers import Tokenizer
 
 from benchmark.accept import prompts
@@ -36,6 +37,15 @@ def kept(config: ServerConfig, tmp_path_factory) -> ModelPair:
     return ensure(tmp_path_factory.getbasetemp(), config.pair)
 
 
+def encoded(pair: ModelPair) -> list[tuple[int, ...]]:
+    tokenizer = Tokenizer.from_file(str(pair.target / "tokenizer.json"))
+    return [tuple(tokenizer.encode(prompt.text).ids) for prompt in PROMPTS]
+
+
+def answers(server: Server, texts: list[tuple[int, ...]]) -> list[Generation]:
+    return [generate(server, ids, NEW_TOKENS, ignore_eos=True) for ids in texts]
+
+
 @cache
 def replays(pair: ModelPair, kind: str, outputs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]) -> list[Replay]:
     target, drafter = read_pair(pair.target.parent, kind)
@@ -46,9 +56,8 @@ def replays(pair: ModelPair, kind: str, outputs: tuple[tuple[tuple[int, ...], tu
 def test_steps_are_those_of_the_training_models(request, server, tmp_path_factory):
     config = request.node.callspec.params["server"]
     pair = kept(config, tmp_path_factory)
-    tokenizer = Tokenizer.from_file(str(pair.target / "tokenizer.json"))
-    texts = [tuple(tokenizer.encode(prompt.text).ids) for prompt in PROMPTS]
-    got: list[Generation] = [generate(server, ids, NEW_TOKENS, ignore_eos=True) for ids in texts]
+    texts = encoded(pair)
+    got = answers(server, texts)
     outputs = tuple((ids, tuple(one.ids)) for ids, one in zip(texts, got, strict=True))
 
     known = replays(pair, config.pair.removeprefix("trained-"), outputs)
@@ -58,3 +67,15 @@ def test_steps_are_those_of_the_training_models(request, server, tmp_path_factor
     if tree is not CHAIN:
         chain = sum(len(one.steps(CHAIN)) for one in known)
         assert sum(len(one.steps(tree)) for one in known) < 0.9 * chain
+
+
+@pytest.mark.parametrize("server", DDTREE, indirect=True, ids=str)
+def test_no_more_steps_than_dflash(request, server, pool, tmp_path_factory):
+    """Server against server, with the same tokens: a tree that held the chain back would take more steps."""
+    config = request.node.callspec.params["server"]
+    texts = encoded(kept(config, tmp_path_factory))
+    tree = answers(server, texts)
+    chain = answers(pool.get(ServerConfig(config.pair, "DFLASH", config.page_size), ahead=False), texts)
+    assert [answer.ids for answer in tree] == [answer.ids for answer in chain]
+    steps = [sum(sum(answer.accepts) for answer in all_of) for all_of in (tree, chain)]
+    assert 0 < steps[0] <= steps[1]
