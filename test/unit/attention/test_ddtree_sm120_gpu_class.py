@@ -15,7 +15,7 @@ from sglang.srt.layers.attention.ddtree_sm120 import mla_layers
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
 from sglang.srt.layers.attention.verify_mask import VerifyMask
-from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.srt.speculative.spec_info import SpecInputType, SpeculativeAlgorithm
@@ -224,6 +224,22 @@ def test_layer_without_a_kernel():
     step = Scene(GQA, torch.bfloat16, 1, DECODE, [3], [1])
     with pytest.raises(NotImplementedError, match="2 KV heads of 32"):
         gpu_backend(_scene()).forward(step.q, None, None, step.layer(), step.batch())
+
+
+def _attention_of_deepseek(absorbed: RadixAttention) -> torch.nn.Module:
+    """As SGLang's DeepSeek models have it: the absorbed form, and the multi-head one that their prefill calls."""
+    module = torch.nn.Module()
+    module.attn_mqa = absorbed
+    module.attn_mha = RadixAttention(4, 192, 1.0, num_kv_heads=4, layer_id=0, v_head_dim=128)
+    return module
+
+
+def test_a_model_is_looked_at():
+    step = _scene()
+    gpu_backend(step, model=_attention_of_deepseek(step.layer()))
+    capped = Scene(MLA, torch.bfloat16, 1, EXTEND, [3, 0], [4, 2], None, {"logit_cap": 3.0})
+    with pytest.raises(ValueError, match="--attention-backend ddtree_sm120: .*logit cap"):
+        gpu_backend(step, model=_attention_of_deepseek(capped.layer()))
 
 
 def test_unknown_argument_and_drafting():

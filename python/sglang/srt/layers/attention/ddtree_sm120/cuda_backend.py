@@ -406,10 +406,13 @@ def _check_model(runner: ModelRunner, layers: MlaLayers | GqaLayers) -> None:
     model = getattr(runner, "model", None)
     if model is None:
         return
+    # An MLA layer also has a multi-head form, on keys and values projected up from the latents. Only a prefill calls
+    # it, which is the delegate's.
+    unabsorbed = {id(getattr(module, "attn_mha", None)) for module in model.modules() if hasattr(module, "attn_mqa")}
     for module in model.modules():
         if any(getattr(module, name, None) is not None for name in _SINKS):
             raise ValueError(f"--attention-backend ddtree_sm120 has no attention sinks; {_OTHER_BACKEND}")
-        if isinstance(module, RadixAttention):
+        if isinstance(module, RadixAttention) and id(module) not in unabsorbed:
             try:
                 layers.check(module)
             except NotImplementedError as error:
