@@ -5,7 +5,7 @@ ENGINE     ?= docker
 IMAGE      ?= sglang-ddtree
 IMAGE_ARGS ?=
 
-.PHONY: image image-test image-lint image-lock docs
+.PHONY: image image-test image-test-cuda image-lint image-lock docs
 
 $(VENV)/.docs: docker/docker.mk | $(PY)
 	@$(PY) -m pip install --quiet "mkdocs-material>=9.5,<10"
@@ -22,7 +22,10 @@ image: $(VENV)/.tools ## an image (FLAVOUR=cpu or cuda, ENGINE=docker, podman or
 	  --file docker/Dockerfile --tag $(IMAGE):$$flavour .
 
 image-test: $(VENV)/.image-tools ## build the cpu image with buildah, run its server, ask it: as root, a nightly job
-	@$(PY) -m pytest docker/tests
+	@$(PY) -m pytest docker/tests/test_image.py docker/tests/test_serves.py
+
+image-test-cuda: $(VENV)/.image-tools ## the same for the cuda image, whose server needs a GPU and is not started: 50 GB below build/
+	@IMAGE_TEST_FLAVOUR=cuda $(PY) -m pytest docker/tests/test_image.py docker/tests/test_cuda.py
 
 image-lint: $(VENV)/.image-tools ## hadolint and compose's schema
 	@$(VENV)/bin/hadolint --config docker/.hadolint.yaml docker/Dockerfile

@@ -8,6 +8,7 @@ on x86_64 and the Python of the image's base.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,8 +27,10 @@ PYTHONS = {"cpu": "3.11", "cuda": "3.12"}
 
 # The local version exists only on PyTorch's own index: the build of the same name on PyPI is the one for CUDA.
 CPU_TORCH = "+cpu"
-# What compiles at run time must fit the CUDA runtime that torch brings.
-CUDA_PINS = ("nvidia-cuda-nvcc<13.1", "nvidia-cuda-cccl<13.1", "nvidia-cuda-crt<13.1", "nvidia-nvvm<13.1")
+# The toolkit that compiles at run time (docker/install.sh), which must fit the CUDA runtime that torch brings.
+_COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
+_LIBRARIES = ("nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "nvidia-curand", "nvidia-nvtx")
+CUDA_TOOLKIT = (*(f"{name}<13.1" for name in _COMPILER), *_LIBRARIES)
 
 
 def requirements(flavour: str) -> list[str]:
@@ -51,6 +54,8 @@ def requirements(flavour: str) -> list[str]:
         if requirement.marker is None or requirement.marker.evaluate(environment):
             requirement.marker = None
             found.append(str(requirement))
+    if flavour == "cuda":
+        found += CUDA_TOOLKIT
     return sorted(set(found), key=str.lower)
 
 
@@ -66,7 +71,7 @@ def build_requirements() -> list[str]:
 def pins(flavour: str) -> list[str]:
     """Versions that are chosen here, not by the resolver."""
     if flavour == "cuda":
-        return list(CUDA_PINS)
+        return []
     return [pin + CPU_TORCH if pin.startswith("torch==") else pin for pin in config.load().cpu_pins]
 
 
@@ -100,7 +105,10 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for flavour, python in PYTHONS.items():
         lock(requirements(flavour), pins(flavour), python, FOLDER / f"{flavour}.txt", options)
-    lock(build_requirements(), [], min(PYTHONS.values()), FOLDER / "build.txt", options)
+    # The kernels are built with the headers of the tvm-ffi that will load them.
+    ffi = re.search(r"^apache-tvm-ffi==\S+", (FOLDER / "cuda.txt").read_text(), re.MULTILINE)
+    assert ffi is not None
+    lock(build_requirements(), [ffi[0]], min(PYTHONS.values()), FOLDER / "build.txt", options)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,24 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "image"
 NAME = "localhost/sglang-ddtree-test"
 
-# Debian 12, as the Dockerfile's default base.
-SUITE = os.environ.get("IMAGE_TEST_SUITE", "bookworm")
-MIRROR = os.environ.get("IMAGE_TEST_MIRROR", "http://deb.debian.org/debian")
+
+@dataclass(frozen=True)
+class Base:
+    """A distribution, and debootstrap's script for it (its own releases may not know the newest suite by name)."""
+
+    suite: str
+    mirror: str
+    script: str
+    components: str
+
+
+# Those of the Dockerfile's default bases: Debian 12, Ubuntu 24.04.
+BASES = {
+    "cpu": Base("bookworm", os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian"), "sid", "main"),
+    "cuda": Base(
+        "noble", os.environ.get("UBUNTU_MIRROR", "http://archive.ubuntu.com/ubuntu"), "gutsy", "main,universe"
+    ),
+}
 
 
 class Buildah:
@@ -57,13 +73,16 @@ class Buildah:
         found = subprocess.run(self.command("inspect", "--type", "image", image), capture_output=True, check=False)
         return found.returncode == 0
 
-    def base(self) -> str:
-        """A minimal Debian made by debootstrap, once."""
-        name = f"{NAME}-base:{SUITE}"
+    def base(self, flavour: str) -> str:
+        """A minimal system made by debootstrap, once."""
+        base = BASES[flavour]
+        name = f"{NAME}-base:{base.suite}"
         if not self.has(name):
-            tree = self._folder / f"base-{SUITE}"
+            tree = self._folder / f"base-{base.suite}"
+            options = ("--variant=minbase", f"--components={base.components}")
+            script = f"/usr/share/debootstrap/scripts/{base.script}"
             subprocess.run(
-                ["debootstrap", "--variant=minbase", SUITE, str(tree), MIRROR], check=True, stdout=sys.stderr
+                ["debootstrap", *options, base.suite, str(tree), base.mirror, script], check=True, stdout=sys.stderr
             )
             container = self("from", "scratch")
             self("add", "--quiet", container, str(tree), "/")
@@ -81,7 +100,7 @@ class Buildah:
         name = f"{NAME}:{flavour}"
         command = self.command(
             *("build", "--isolation", "chroot", "--format", "docker", "--target", flavour),
-            *("--build-arg", f"CPU_BASE={self.base()}", "--pull-never"),
+            *("--build-arg", f"{flavour.upper()}_BASE={self.base(flavour)}", "--pull-never"),
             *(option for argument in arguments for option in ("--build-arg", argument)),
             *("--secret", f"id=pip_conf,src={settings.conf}", *settings.volumes),
             *("--file", str(context / "docker" / "Dockerfile"), "--tag", name, str(context)),
@@ -92,3 +111,23 @@ class Buildah:
     def config(self, image: str) -> dict[str, Any]:
         """The image's configuration, in Docker's form."""
         return json.loads(self("inspect", "--type", "image", image))["Docker"]["config"]
+
+
+class Container:
+    """A container of the image. Its commands run with what the image has set: user, environment, folder."""
+
+    def __init__(self, buildah: Buildah, image: str) -> None:
+        self._buildah = buildah
+        self._name = buildah("from", "--pull-never", image)
+
+    def command(self, *words: str, options: tuple[str, ...] = ()) -> list[str]:
+        """The command line that runs ``words`` inside."""
+        return self._buildah.command("run", "--isolation", "chroot", *options, self._name, "--", *words)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run to the end."""
+        return subprocess.run(self.command(*words), capture_output=True, text=True, check=False)
+
+    def remove(self) -> None:
+        """Delete it."""
+        self._buildah("rm", self._name)

@@ -111,9 +111,11 @@ def locked(flavour: str) -> dict[str, str]:
 def test_the_images_have_what_the_wheels_need():
     upstream = tomllib.loads((ROOT / "upstream.toml").read_text())["flavour"]
     kernels = tomllib.loads((ROOT / "sgl-kernel" / "pyproject.toml").read_text())
+    # What compiles in the image, beside what the wheels declare.
+    toolkit = ["nvidia-cuda-nvcc<13.1", "nvidia-cuda-cccl<13.1", "nvidia-curand", "nvidia-nvtx"]
     wanted = {
         "cpu": [*upstream["cpu"]["requires"], *upstream["cpu"]["pins"], *kernels["project"]["dependencies"]],
-        "cuda": [upstream["cuda"]["kernel"], *kernels["project"]["dependencies"]],
+        "cuda": [upstream["cuda"]["kernel"], *kernels["project"]["dependencies"], *toolkit],
         "build": kernels["build-system"]["requires"],
     }
     for flavour, requirements in wanted.items():
@@ -121,3 +123,7 @@ def test_the_images_have_what_the_wheels_need():
         for requirement in map(Requirement, requirements):
             name = re.sub(r"[-_.]+", "-", requirement.name).lower()
             assert requirement.specifier.contains(versions[name], prereleases=True), f"{flavour}: {requirement}"
+
+
+def test_the_kernels_are_built_with_what_loads_them():
+    assert locked("build")["apache-tvm-ffi"] == locked("cuda")["apache-tvm-ffi"] == locked("cpu")["apache-tvm-ffi"]
