@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,7 @@ def test_server_yaml(server_parser):
     assert {f"--{name}" for name in settings} <= known
     assert "ddtree-verify" not in settings, "it would win over the environment file"
     assert "model-path" not in settings, "it is not looked for there"
+    assert not any("key" in name for name in settings), "a key that everybody knows"
 
 
 def test_compose_command(server_parser):
@@ -87,3 +90,37 @@ def test_the_table_of_options_is_complete():
         names = re.findall(r"`--([\w-]+)`", row.split("|")[1])
         values = [part.strip() for part in row.split("|")[2].split(",")]
         assert float(values[names.index(name)]) == float(options[f"--{name}"].default), name
+
+
+def test_every_make_target_that_a_page_names():
+    """In code, of this repository's Makefiles."""
+    makefiles = [ROOT / "Makefile", ROOT / "sgl-kernel" / "sgl-kernel.mk", ROOT / "docker" / "docker.mk"]
+    rules = re.compile(r"^([a-z][a-z0-9 -]*):(?!=)", re.M)
+    targets = {name for path in makefiles for names in rules.findall(path.read_text()) for name in names.split()}
+    pages = [*PAGES, *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
+    named = {
+        (page.relative_to(ROOT).as_posix(), name)
+        for page in pages
+        for code in re.findall(r"```.*?```|`[^`\n]+`", page.read_text(), re.S)
+        for name in re.findall(r"(?:^|[`\s;])make ([a-z][a-z0-9-]*)", code)
+    }
+    assert len(named) > 20
+    assert {(page, name) for page, name in named if name not in targets} == set()
+
+
+def test_the_installation_of_the_service(tmp_path):
+    """The lines that put files into their places, below another root and for another group."""
+    page = (ROOT / "docs" / "cutover.md").read_text()
+    (block,) = (b for b in re.findall(r"^```\w*\n(.*?)^```", page, re.M | re.S) if "install -D" in b)
+    lines = [line.partition(" && ")[0] for line in block.splitlines() if line.startswith("install ")]
+    script = "\n".join(lines).replace(" -g sglang", "").replace(" /etc/", f" {tmp_path}/etc/")
+    (tmp_path / "etc" / "systemd" / "system").mkdir(parents=True)  # systemd's
+    subprocess.run(["bash", "-ec", script], cwd=ROOT, check=True)
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()} == {
+        "etc/sysusers.d/sglang-ddtree.conf",
+        "etc/sglang-ddtree/server.yaml",
+        "etc/sglang-ddtree/sglang.env",
+        "etc/sglang-ddtree/admin-key",
+        "etc/systemd/system/sglang-ddtree.service",
+    }
+    assert stat.S_IMODE((tmp_path / "etc" / "sglang-ddtree" / "server.yaml").stat().st_mode) == 0o640
