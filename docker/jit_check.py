@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run while the ``cuda`` image is built, without a GPU: can it compile what its server will compile?
 
-Two of SGLang's modules (tree and sampling: CUDA's runtime, cub, curand, nvtx) for the first of the given targets, and
-the module through which Triton speaks to the driver. A part that is missing then ends the build, not the first server.
+Two of SGLang's modules (tree and sampling: CUDA's runtime, cub, curand, nvtx) and a small one of FlashInfer's for the
+first of the given targets, and the module through which Triton speaks to the driver. A part that is missing then ends
+the build, not the first server.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ def main(archs: str) -> None:
         # Nothing of this stays in the image.
         os.environ |= {"HOME": folder, "SGLANG_JIT_CACHE_DIR": f"{folder}/jit"}
         _sglang(divmod(target, 10))
+        _flashinfer(divmod(target, 10))
         _triton(Path(folder))
-    print("compiles SGLang's modules and Triton's")
+    print("compiles SGLang's modules, FlashInfer's and Triton's")
 
 
 def _sglang(capability: tuple[int, int]) -> None:
@@ -31,6 +33,14 @@ def _sglang(capability: tuple[int, int]) -> None:
     with override_jit_cuda_arch(*capability):
         tree._jit_tree_module()
         sampling._jit_sampling_module(4, True)
+
+
+def _flashinfer(capability: tuple[int, int]) -> None:
+    """To the end of linking: without a driver it cannot be loaded."""
+    os.environ["FLASHINFER_CUDA_ARCH_LIST"] = ".".join(map(str, capability))
+    from flashinfer.jit.page import gen_page_module
+
+    gen_page_module().build()
 
 
 def _triton(folder: Path) -> None:
