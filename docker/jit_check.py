@@ -16,12 +16,17 @@ from pathlib import Path
 
 
 def main(archs: str) -> None:
-    target = int("".join(filter(str.isdigit, archs.split(",", maxsplit=1)[0])))
+    first = archs.partition(",")[0]
+    capability = divmod(int("".join(filter(str.isdigit, first))), 10)
     with tempfile.TemporaryDirectory() as folder:
-        # Nothing of this stays in the image.
-        os.environ |= {"HOME": folder, "SGLANG_JIT_CACHE_DIR": f"{folder}/jit"}
-        _sglang(divmod(target, 10))
-        _flashinfer(divmod(target, 10))
+        # Read when the packages are imported. Nothing of what is compiled stays in the image.
+        os.environ |= {
+            "HOME": folder,
+            "SGLANG_JIT_CACHE_DIR": f"{folder}/jit",
+            "FLASHINFER_CUDA_ARCH_LIST": ".".join(map(str, capability)),
+        }
+        _sglang(capability)
+        _flashinfer()
         _triton(Path(folder))
     print("compiles SGLang's modules, FlashInfer's and Triton's")
 
@@ -35,9 +40,8 @@ def _sglang(capability: tuple[int, int]) -> None:
         sampling._jit_sampling_module(4, True)
 
 
-def _flashinfer(capability: tuple[int, int]) -> None:
+def _flashinfer() -> None:
     """To the end of linking: without a driver it cannot be loaded."""
-    os.environ["FLASHINFER_CUDA_ARCH_LIST"] = ".".join(map(str, capability))
     from flashinfer.jit.page import gen_page_module
 
     gen_page_module().build()
