@@ -53,6 +53,6 @@ def test_speed(seconds, good):
 
 def test_every_rank_is_judged():
     good = {"steps": 1, "rows": 10, "max_ulp": 1.0, "mean_ulp": 0.1, "rows_beyond_2_ulp": 0, "rows_not_finite": 0}
-    ranks = [{"validation": good}, {"validation": {**good, "max_ulp": 9.0}}, {"validation": None}]
+    ranks = [{"validation": good}, {"validation": {**good, "max_ulp": 33.0}}, {"validation": None}]
     verdict = judge_validation(ranks, Limits())
     assert [reason.partition(":")[0] for reason in verdict.reasons] == ["rank 1", "rank 2"]
