@@ -180,6 +180,14 @@ def test_no_delegate_beside_another_prefill_backend():
     assert backend.shared_read_ends(VERIFY) == SharedReadEnds.PRE_REPLAY
 
 
+def test_a_drafts_backend_says_what_graph_runners_ask():
+    backend = gpu_backend(_scene(heads=MHA), is_draft_worker=True, spec_algorithm=SpeculativeAlgorithm.DFLASH)
+    assert backend.dllm_attention is None
+    assert backend.prefill_cuda_graph_default_max_seq_len is None
+    assert not backend.supports_full_cuda_graph_chunked_prefix
+    assert not backend.supports_prefill_cuda_graph_max_context_size
+
+
 def test_the_kernel_is_loaded_before_the_first_forward(monkeypatch):
     def missing(*args, **kwargs):
         raise RuntimeError("no code for this card")

@@ -47,6 +47,11 @@ _OTHER_BACKEND = (
 )
 
 
+def _of_prefill(name: str) -> property:
+    """What the prefill delegate says; SGLang's default where there is none, as beside a draft."""
+    return property(lambda self: getattr(self.prefill_backend or AttentionBackend, name))
+
+
 class DDTreeSM120AttnBackend(AttentionBackend):
     """Absorbed MLA or GQA over a paged pool: trees, chains and decode from one captured graph each.
 
@@ -337,26 +342,17 @@ class DDTreeSM120AttnBackend(AttentionBackend):
             init(forward_batch, disable_flashinfer_ragged)
 
     def _snapshot_prefill_shared_reads(self, forward_batch: ForwardBatch, *, num_qo_tokens: int) -> SharedReadEnds:
+        if self.prefill_backend is None:
+            return super()._snapshot_prefill_shared_reads(forward_batch, num_qo_tokens=num_qo_tokens)
         return self.prefill_backend._snapshot_prefill_shared_reads(forward_batch, num_qo_tokens=num_qo_tokens)
 
-    @property
-    def dllm_attention(self):
-        return self.prefill_backend.dllm_attention
-
-    @property
-    def supports_full_cuda_graph_chunked_prefix(self) -> bool:
-        return self.prefill_backend.supports_full_cuda_graph_chunked_prefix
+    dllm_attention = _of_prefill("dllm_attention")
+    supports_full_cuda_graph_chunked_prefix = _of_prefill("supports_full_cuda_graph_chunked_prefix")
+    supports_prefill_cuda_graph_max_context_size = _of_prefill("supports_prefill_cuda_graph_max_context_size")
+    prefill_cuda_graph_default_max_seq_len = _of_prefill("prefill_cuda_graph_default_max_seq_len")
 
     def prepare_full_cuda_graph_chunked_prefix(self, forward_batch: ForwardBatch, *, in_capture: bool) -> None:
         self.prefill_backend.prepare_full_cuda_graph_chunked_prefix(forward_batch, in_capture=in_capture)
-
-    @property
-    def supports_prefill_cuda_graph_max_context_size(self) -> bool:
-        return self.prefill_backend.supports_prefill_cuda_graph_max_context_size
-
-    @property
-    def prefill_cuda_graph_default_max_seq_len(self) -> int | None:
-        return self.prefill_backend.prefill_cuda_graph_default_max_seq_len
 
 
 def _is_ours(mode: ForwardMode) -> bool:
