@@ -65,8 +65,8 @@ def test_steps_are_those_of_the_training_models(request, server, tmp_path_factor
     served = [[depth for depth, times in enumerate(one.accepts) for _ in range(times)] for one in got]
     check([one.steps(tree) for one in known], served, str(config))
     if tree is not CHAIN:
-        chain = sum(len(one.steps(CHAIN)) for one in known)
-        assert sum(len(one.steps(tree)) for one in known) < 0.9 * chain
+        # By how much is up to the drafter: `make bench-accept` measures it.
+        assert sum(len(one.steps(tree)) for one in known) < sum(len(one.steps(CHAIN)) for one in known)
 
 
 @pytest.mark.parametrize("server", DDTREE, indirect=True, ids=str)
