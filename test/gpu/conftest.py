@@ -20,6 +20,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 
 from gpu_harness.config import GpuConfig
+from gpu_harness.receipts import (  # noqa: F401  these are hooks and a fixture
+    pytest_addoption,
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+    record,
+)
 from harness.config import CACHE, LOGS, MODELS
 from harness.pool import ServerPool
 from harness.process import Server

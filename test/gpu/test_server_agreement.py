@@ -51,7 +51,7 @@ def gap(server: Server, prefix: tuple[int, ...], first: int, second: int) -> flo
 
 
 @pytest.mark.parametrize("algorithm", ["DDTREE", "DFLASH"])
-def test_choices_under_the_same_prefix_agree(gpu_pool, algorithm):
+def test_choices_under_the_same_prefix_agree(gpu_pool, record, algorithm):
     off = gpu_pool.get(GpuConfig(PAIR, algorithm, backend="triton"), ahead=False)
     asked = [Request(ids, PLACES, ignore_eos=True) for ids in texts()]
     references = ask_together(off, asked, at_once=8)
@@ -68,13 +68,13 @@ def test_choices_under_the_same_prefix_agree(gpu_pool, algorithm):
     # All but what a prefill chose.
     assert agreement.compared >= 0.9 * PROMPTS * PLACES
     gaps = [gap(off, d.prefix, d.reference, d.chosen) for d in agreement.departures]
-    print(f"{algorithm}: {agreement.share:.4%} of {agreement.compared} choices agree; gaps {sorted(gaps)}")
+    record(share=agreement.share, compared=agreement.compared, gaps=sorted(gaps))
     assert agreement.share >= LEAST_SHARE
     assert max(gaps, default=0.0) <= MOST_GAP
 
 
 @pytest.mark.parametrize("server", [GpuConfig(PAIR)], indirect=True, ids=str)
-def test_eight_at_once_say_what_one_says(server):
+def test_eight_at_once_say_what_one_says(server, record):
     """With shared prefixes, so that most of a prompt is found in the radix cache."""
     shared = tuple(chain.from_iterable(texts()[:6]))
     asked = [Request((*shared[: 100 * (1 + i % 7)], *texts()[6 + i]), PLACES, ignore_eos=True) for i in range(24)]
@@ -88,5 +88,5 @@ def test_eight_at_once_say_what_one_says(server):
         if at is not None:
             assert gap(server, (*request.ids, *one[:at]), one[at], eight[at]) <= MOST_GAP
     same = sum(one == eight for one, eight in zip(alone, together, strict=True))
-    print(f"{same} of {len(asked)} answers are equal to the last token")
+    record(equal_to_the_last_token=same, answers=len(asked))
     assert same >= len(asked) // 2

@@ -44,23 +44,25 @@ def wrong(requests: list[Request], answers: list[list[int]]) -> list[str]:
 
 
 @pytest.mark.parametrize("at_once", range(1, 9))
-def test_every_batch_up_to_the_captured_one(server, at_once):
+def test_every_batch_up_to_the_captured_one(server, record, at_once):
     before = decode_steps(server)
     requests = requests_of(8 * at_once, seed=at_once)
     answers = ask_together(server, requests, at_once)
     assert not wrong(requests, [answer.ids for answer in answers])
     steps = decode_steps(server) - before
+    record(steps_replayed=steps.replayed, steps_eager=steps.eager)
     assert steps.eager == 0
     assert steps.replayed > 0
 
 
-def test_replays_equal_steps(server):
+def test_replays_equal_steps(server, record):
     wait_idle(server)
     before = decode_steps(server)
     requests = requests_of(12, seed=100)
     verifies = sum(ask(server, request).steps for request in requests)
     wait_idle(server)
     steps = decode_steps(server) - before
+    record(verifies=verifies, steps_replayed=steps.replayed, steps_eager=steps.eager)
     assert steps.eager == 0
     # The overlap scheduler has launched one more step when it learns that a request has ended.
     assert verifies <= steps.replayed <= verifies + len(requests)

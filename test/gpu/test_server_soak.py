@@ -20,7 +20,7 @@ SECONDS = 240
 
 
 @pytest.mark.parametrize("server", [GpuConfig("trained-mla")], indirect=True, ids=str)
-def test_steps_at_temperature_one(server):
+def test_steps_at_temperature_one(server, record):
     flush(server)
     before = decode_steps(server)
     stop = threading.Event()
@@ -42,7 +42,7 @@ def test_steps_at_temperature_one(server):
     steps = decode_steps(server) - before
     assert steps.replayed >= STEPS
     assert steps.eager == 0
-    print(f"{steps.replayed} steps in {time.monotonic() - began:.0f} s")
+    record(steps_replayed=steps.replayed, steps_eager=steps.eager, seconds=round(time.monotonic() - began, 1))
     flush(server)
     now = load(server)
     assert now["num_used_tokens"] == 0

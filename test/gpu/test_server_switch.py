@@ -51,13 +51,13 @@ def check(requests: list[Request], answers) -> None:
         assert answer.ids == walk(request.ids[-1], request.new_tokens), request.ids[-8:]
 
 
-def test_the_first_mode_counts_from_the_first_request(server):
+def test_the_first_mode_counts_from_the_first_request(server, record):
     """First in the file: the server has served nothing but its warm-up."""
     wait_idle(server)
     before = decode_steps(server)
     first = state(server)
     assert first["mode"] == "validate" and first["modes"] == ["off", "validate", "on"] and first["switches"] == 0
-    print(f"\nmemory of {server.log.stem}: {first['memory_bytes']}")
+    record(memory_bytes=first["memory_bytes"])
     assert set(first["memory_bytes"]["graphs"]) == {"off", "validate", "on"}
     assert first["memory_bytes"]["delegate_buffers"] > 0
 
@@ -66,7 +66,7 @@ def test_the_first_mode_counts_from_the_first_request(server):
     wait_idle(server)
     steps, seen = decode_steps(server) - before, state(server)["validation"]
     assert steps.eager == 0 and seen["steps"] - first["validation"]["steps"] == steps.replayed
-    print(f"validate of {server.log.stem}: {seen}")
+    record(validation=seen)
     assert seen["rows"] > 0 and seen["rows"] % (3 * 4) == 0, "three layers, four heads"
     assert seen["rows_not_finite"] == 0 and 0 < seen["max_ulp"] < 64 and seen["mean_ulp"] < 0.5
 
@@ -85,7 +85,7 @@ def test_every_mode_serves_the_known_tokens_by_graphs(server, mode):
         assert state(server)["validation"]["steps"] == steps.replayed
 
 
-def test_switching_under_load(server):
+def test_switching_under_load(server, record):
     requests, done = requests_of(64, 200), threading.Event()
 
     def keep_switching() -> int:
@@ -108,5 +108,5 @@ def test_switching_under_load(server):
     wait_idle(server)
     assert count >= 8 and (decode_steps(server) - before).eager == 0
     now = state(server)
-    print(f"\n{count} switches while {len(requests)} requests ran; {now}")
+    record(switches=count, requests=len(requests), state=now)
     assert now["validation"]["rows_not_finite"] == 0

@@ -26,7 +26,7 @@ def test_two_ranks_say_what_one_says(server):
 
 @pytest.mark.parametrize("server", [GpuConfig("random-mla", tp=2)], indirect=True, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_thousands_of_steps_do_not_hang(server, temperature):
+def test_thousands_of_steps_do_not_hang(server, record, temperature):
     before = decode_steps(server)
     deadline = time.monotonic() + SECONDS
     while (steps := decode_steps(server) - before).replayed < STEPS:
@@ -34,6 +34,7 @@ def test_thousands_of_steps_do_not_hang(server, temperature):
         requests = [Request(prompt.ids, 200, temperature, ignore_eos=True) for prompt in all_prompts()]
         answers = ask_together(server, requests, at_once=8)
         assert all(len(answer.ids) == 200 for answer in answers)
+    record(steps_replayed=steps.replayed, steps_eager=steps.eager)
     assert steps.eager == 0
     flush(server)
     assert load(server)["num_used_tokens"] == 0
