@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import re
 from types import SimpleNamespace
 
@@ -115,6 +116,12 @@ class Arguments(SimpleNamespace):
                 "speculative_attention_mode": "prefill",
                 "speculative_draft_attention_backend": None,
                 "speculative_num_draft_tokens": None,
+                "speculative_draft_model_path": None,
+                "speculative_draft_model_revision": None,
+                "speculative_draft_kv_cache_dtype": None,
+                "trust_remote_code": False,
+                "json_model_override_args": "{}",
+                "dtype": "auto",
                 "kv_cache_dtype": "auto",
                 "enable_dp_attention": False,
                 "tp_size": 8,
@@ -163,11 +170,11 @@ SPLIT = {"prefill_attention_backend": "triton", "decode_attention_backend": "ddt
         ({}, {}),
         ({"speculative_algorithm": "NGRAM"}, {}),
         ({"speculative_algorithm": "DFLASH"}, {"speculative_draft_attention_backend": "flashinfer"}),
-        ({"speculative_algorithm": "ddtree"}, {"speculative_draft_attention_backend": "flashinfer"}),
         (
-            {"speculative_algorithm": "DDTREE", "flashinfer": False},
+            {"speculative_algorithm": "DFLASH", "flashinfer": False},
             {"speculative_draft_attention_backend": "triton"},
         ),
+        ({"speculative_algorithm": "DSPARK"}, {"speculative_draft_attention_backend": "flashinfer"}),
         ({"speculative_algorithm": "EAGLE"}, {"speculative_draft_attention_backend": "triton"}),
         ({"speculative_algorithm": "EAGLE", "speculative_draft_attention_backend": "flashinfer"}, {}),
         ({"speculative_algorithm": "NGRAM", **SPLIT}, {"speculative_attention_mode": "decode"}),
@@ -180,30 +187,87 @@ def test_arguments_beside_the_backend(declared, given, expected):
     assert declared(**given) == expected
 
 
-DRAFT = {"num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 7168, "head_dim": 128}
+DRAFT = {
+    "model_type": "qwen3",
+    "architectures": ["DFlashDraftModel"],
+    "torch_dtype": "bfloat16",
+    "hidden_size": 7168,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "dflash_config": {"mask_token_id": 1},
+}
+
+
+@pytest.fixture
+def draft(tmp_path):
+    """``draft(field=value)``: the arguments that name a draft model with that configuration."""
+
+    def write(**fields) -> dict[str, str]:
+        (tmp_path / "config.json").write_text(json.dumps(DRAFT | fields))
+        return {"speculative_draft_model_path": str(tmp_path)}
+
+    return write
+
+
+@pytest.mark.parametrize("algorithm", ["DFLASH", "ddtree"])
+def test_it_attends_the_draft_of_its_target(declared, draft, algorithm):
+    named = {"speculative_algorithm": algorithm, **draft()}
+    ours = {"speculative_draft_attention_backend": "ddtree_sm120"}
+    assert declared(**named) == ours
+    assert declared(**named, **SPLIT) == ours | {"speculative_attention_mode": "decode"}
+
+
+def test_a_named_draft_backend_stays(declared, draft):
+    named = {"speculative_algorithm": "DFLASH", "speculative_draft_attention_backend": "flashinfer"}
+    assert declared(**named, **draft()) == {}
 
 
 @pytest.mark.parametrize("target", ["ddtree_sm120", "triton"])
 @pytest.mark.parametrize("algorithm", ["DFLASH", "ddtree"])
-def test_it_may_draft_blocks(monkeypatch, declared, target, algorithm):
-    monkeypatch.setattr(launch, "_draft_config", lambda cfg: SimpleNamespace(**DRAFT))
+def test_it_may_draft_blocks(declared, draft, target, algorithm):
     asked = {"speculative_algorithm": algorithm, "speculative_draft_attention_backend": "ddtree_sm120"}
-    assert declared(attention_backend=target, **asked) == {}
+    assert declared(attention_backend=target, **asked, **draft()) == {}
 
 
-@pytest.mark.parametrize(
-    "algorithm,draft,reason",
-    [
-        ("EAGLE", {}, "DFLASH and DDTREE only"),
-        (None, {}, "DFLASH and DDTREE only"),
-        ("DFLASH", {"head_dim": 80}, "the model has 80"),
-        ("DFLASH", {"num_attention_heads": 256}, "1 to 16 query heads"),
-    ],
-)
-def test_drafts_that_it_refuses(monkeypatch, declared, algorithm, draft, reason):
-    monkeypatch.setattr(launch, "_draft_config", lambda cfg: SimpleNamespace(**DRAFT | draft))
+REFUSED_DRAFTS = [
+    ({}, {"head_dim": 80}, "the model has 80"),
+    ({"tp_size": 1}, {"num_attention_heads": 256}, "1 to 16 query heads"),
+    ({}, {"torch_dtype": "float16"}, "computes in bfloat16"),
+    ({}, {"dflash_config": {"mask_token_id": 1, "attention_sink_bias": True}}, "no attention sinks"),
+    ({"speculative_draft_kv_cache_dtype": "fp8_e5m2"}, {}, "not fp8_e5m2"),
+]
+
+
+@pytest.mark.parametrize("given,config,reason", REFUSED_DRAFTS)
+def test_drafts_that_it_refuses(declared, draft, given, config, reason):
+    asked = {"speculative_algorithm": "DFLASH", "speculative_draft_attention_backend": "ddtree_sm120"}
     with pytest.raises(LaunchError, match=f"--speculative-draft-attention-backend ddtree_sm120: .*{reason}"):
-        declared(speculative_algorithm=algorithm, speculative_draft_attention_backend="ddtree_sm120", tp_size=1)
+        declared(**asked, **given, **draft(**config))
+
+
+@pytest.mark.parametrize("given,config,reason", REFUSED_DRAFTS)
+def test_drafts_for_which_another_is_chosen(declared, draft, caplog, given, config, reason):
+    with caplog.at_level(logging.INFO, launch.logger.name):
+        found = declared(speculative_algorithm="DFLASH", **given, **draft(**config))
+    assert found == {"speculative_draft_attention_backend": "flashinfer"}
+    assert re.search(f"does not attend the draft's block: .*{reason}", caplog.text)
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE", "DSPARK", None])
+def test_algorithms_that_it_does_not_draft_for(declared, draft, algorithm):
+    with pytest.raises(LaunchError, match="DFLASH and DDTREE only"):
+        declared(
+            speculative_algorithm=algorithm, speculative_draft_attention_backend="ddtree_sm120", **draft()
+        )
+
+
+def test_a_draft_that_cannot_be_read(declared, tmp_path):
+    asked = {"speculative_algorithm": "DFLASH", "speculative_draft_attention_backend": "ddtree_sm120"}
+    with pytest.raises(LaunchError, match="--speculative-draft-model-path cannot be read"):
+        declared(**asked, speculative_draft_model_path=str(tmp_path / "absent"))
+    with pytest.raises(LaunchError, match="names no draft model"):
+        declared(**asked)
 
 
 @pytest.fixture

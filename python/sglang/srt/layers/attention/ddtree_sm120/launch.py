@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of
@@ -68,14 +68,22 @@ def resolve_beside(server_args: ServerArgs) -> None:
             prefill,
         )
     if cfg.speculative_draft_attention_backend is None and algorithm not in _WITHOUT_DRAFT_MODEL:
-        # EAGLE's drafts may be trees and their pages larger than a token, which only triton has for every model.
-        flashinfer = algorithm in _BLOCK_DRAFTERS and get_platform().has_flashinfer
-        chosen["speculative_draft_attention_backend"] = "flashinfer" if flashinfer else "triton"
-        logger.info(
-            "--speculative-draft-attention-backend is set to %s.", chosen["speculative_draft_attention_backend"]
-        )
+        drafter = _default_draft_backend(cfg, algorithm, decode)
+        chosen["speculative_draft_attention_backend"] = drafter
+        logger.info("--speculative-draft-attention-backend is set to %s.", drafter)
     if chosen:
         declare_resolution(server_args, "ddtree_sm120.resolve_beside", **chosen)
+
+
+def _default_draft_backend(cfg, algorithm: str, decode: str) -> str:
+    """``ddtree_sm120`` beside a target that it verifies, where it can attend the draft's block."""
+    if algorithm in _DRAFTS_OURS and decode == _NAME:
+        reason = draft_obstacle(cfg)
+        if reason is None:
+            return _NAME
+        logger.info("ddtree_sm120 does not attend the draft's block: %s", reason)
+    # EAGLE's drafts may be trees and their pages larger than a token, which only triton has for every model.
+    return "flashinfer" if algorithm in _BLOCK_DRAFTERS and get_platform().has_flashinfer else "triton"
 
 
 def check_launch(server_args: ServerArgs) -> None:
@@ -100,40 +108,62 @@ def draft_obstacle(cfg) -> str | None:
     """
     if (cfg.speculative_algorithm or "").upper() not in _DRAFTS_OURS:
         return "on a GPU it drafts for DFLASH and DDTREE only: leave the flag out, or set it to flashinfer or triton"
-    draft = _draft_config(cfg)
-    heads = draft.num_attention_heads
-    kv_heads = getattr(draft, "num_key_value_heads", None) or heads
-    head_dim = getattr(draft, "head_dim", None) or draft.hidden_size // heads
+    if cfg.speculative_draft_model_path is None:
+        return "--speculative-draft-model-path names no draft model"
+    try:
+        draft = _read_draft(cfg)
+    except (OSError, ValueError) as error:
+        return f"the configuration of --speculative-draft-model-path cannot be read: {error}"
     ranks = 1 if cfg.enable_dp_attention else cfg.tp_size
     return unmet(
         Demands(
             is_mla=False,
             latent_dim=None,
             rope_dim=None,
-            model_dtype=torch.bfloat16,  # of the target, which the backend looks at
-            kv_cache_dtype=cfg.kv_cache_dtype,
-            heads=heads // ranks,
+            model_dtype=draft.dtype,
+            kv_cache_dtype=cfg.speculative_draft_kv_cache_dtype or cfg.kv_cache_dtype,
+            heads=draft.heads // ranks,
             nodes=1,
             page_size=cfg.page_size or 1,
             unified_memory=bool(cfg.enable_unified_memory),
             drafts=True,
             drafts_blocks=True,
-            kv_heads=max(1, kv_heads // ranks),
-            head_dims=(head_dim, getattr(draft, "v_head_dim", None) or head_dim),
+            kv_heads=max(1, draft.kv_heads // ranks),
+            head_dims=(draft.head_dim, draft.head_dim),
+            sinks=draft.sinks,
         )
     )
 
 
-def _draft_config(cfg):
+class _Draft(NamedTuple):
+    """What the attention of a block drafter asks for, over all ranks."""
+
+    dtype: torch.dtype
+    heads: int
+    kv_heads: int
+    head_dim: int
+    sinks: bool
+
+
+def _read_draft(cfg) -> _Draft:
+    from sglang.srt.configs.model_config import _get_and_verify_dtype
+    from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
     from sglang.srt.utils.hf_transformers_utils import get_config, get_hf_text_config
 
-    return get_hf_text_config(
-        get_config(
-            cfg.speculative_draft_model_path,
-            trust_remote_code=cfg.trust_remote_code,
-            revision=cfg.speculative_draft_model_revision,
-            model_override_args=json.loads(cfg.json_model_override_args),
-        )
+    config = get_config(
+        cfg.speculative_draft_model_path,
+        trust_remote_code=cfg.trust_remote_code,
+        revision=cfg.speculative_draft_model_revision,
+        model_override_args=json.loads(cfg.json_model_override_args),
+    )
+    text = get_hf_text_config(config)
+    heads = text.num_attention_heads
+    return _Draft(
+        dtype=_get_and_verify_dtype(text, cfg.dtype),
+        heads=heads,
+        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        sinks=parse_dflash_draft_config(draft_hf_config=config).attention_sink_bias,
     )
 
 

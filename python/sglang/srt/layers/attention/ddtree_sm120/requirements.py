@@ -36,6 +36,7 @@ class Demands:
         drafts_blocks: that model drafts a block at once, as DFLASH's do.
         kv_heads: KV heads of one rank; None for an MLA model.
         head_dims: of keys and of values; None for an MLA model.
+        sinks: the layers are known to have attention sinks.
     """
 
     is_mla: bool
@@ -52,6 +53,7 @@ class Demands:
     drafts_blocks: bool = False
     kv_heads: int | None = None
     head_dims: tuple[int, int] | None = None
+    sinks: bool = False
 
 
 def package_is_installed() -> bool:
@@ -81,6 +83,8 @@ def _unmet(d: Demands):
             f"it reads KV rows of {LATENT_DIM} + {ROPE_DIM} numbers, the model has {d.latent_dim} + {d.rope_dim}; "
             "choose --attention-backend triton"
         )
+    if d.sinks:
+        yield "it has no attention sinks; choose another backend that has them, such as triton"
     if d.model_dtype != torch.bfloat16:
         yield f"it computes in bfloat16, the model runs in {d.model_dtype}; set --dtype bfloat16"
     if d.is_mla and d.kv_cache_dtype not in _SIXTEEN_BIT_KV:
