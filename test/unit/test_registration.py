@@ -103,12 +103,14 @@ def test_server_info_describes_the_backend(monkeypatch):
     monkeypatch.setattr(internal_state, "compute_world_size", lambda **sizes: 1)
     backend = SimpleNamespace(describe=lambda: {"prefill": "flashinfer"})
     runner = SimpleNamespace(attn_backend=backend)
+    draft_runner = SimpleNamespace(attn_backend=SimpleNamespace(describe=lambda: {"draft_block": "a kernel"}))
     scheduler = SimpleNamespace(
         startup_time=0,
         max_running_requests=1,
         metrics_reporter=SimpleNamespace(last_gen_throughput=0),
         tp_worker=SimpleNamespace(model_runner=runner),
+        draft_worker=SimpleNamespace(draft_model_runner=draft_runner),
     )
     state = {}
     internal_state.SchedulerInternalStateController(scheduler, False)._add_topology(state)
-    assert state["ddtree_sm120"] == {"prefill": "flashinfer"}
+    assert state["ddtree_sm120"] == {"prefill": "flashinfer", "draft_block": "a kernel"}

@@ -153,6 +153,8 @@ class DDTreeSM120AttnBackend(AttentionBackend):
         """What runs, for ``/server_info``."""
         kernels = self._switch.kernels
         served = kernels[VerifyMode.ON if self._switch.mode is VerifyMode.ON else VerifyMode.OFF]
+        if self._drafts:
+            return {"draft_block": served}
         described = {"decode_and_verify": served}
         return described if self.prefill_backend is None else described | {"prefill": self.prefill_backend_name}
 
