@@ -49,6 +49,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         choices=["DFLASH", "DDTREE"],
         help="those measured on the other backends than the last; all of --algorithms if not given",
     )
+    parser.add_argument(
+        "--one-step", action="store_true", help="the last of --backends also with one step a turn of the scheduler"
+    )
     parser.add_argument("--contexts", nargs="+", type=int, default=[5700, 23000, 90000], help="tokens before the step")
     parser.add_argument("--block-size", type=int, default=8, help="DFLASH's block, its first token included")
     parser.add_argument("--budget", type=int, default=32, help="DDTREE's nodes a tree besides the root")
@@ -105,7 +108,11 @@ class Bench:
             draft = self._fastest_draft_backend()
             pairs.remove((first, subject))
             _say(f"draft attention: {draft} is the fastest of {', '.join(args.draft_backends)}")
-        self._run([ServeConfig(algorithm, backend, draft, widths[algorithm]) for algorithm, backend in pairs])
+        configs = [ServeConfig(algorithm, backend, draft, widths[algorithm]) for algorithm, backend in pairs]
+        if args.one_step:
+            alone = [ServeConfig(a, subject, draft, widths[a], chains_steps=False) for a in args.algorithms]
+            configs[len(args.algorithms) : len(args.algorithms)] = alone
+        self._run(configs)
 
     def _run(self, configs: list[ServeConfig]) -> None:
         together = self.args.start_together

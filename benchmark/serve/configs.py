@@ -18,20 +18,23 @@ class ServeConfig:
         backend: the target's ``--attention-backend``.
         draft_backend: ``--speculative-draft-attention-backend``.
         width: the block of DFLASH, the budget of DDTREE.
+        chains_steps: whether a turn of the scheduler may have several steps, where server and batch allow it.
     """
 
     algorithm: str
     backend: str
     draft_backend: str
     width: int
+    chains_steps: bool = True
 
     @property
     def label(self) -> str:
-        return f"{self.algorithm} {self.width}, {self.backend}, draft {self.draft_backend}"
+        more = "" if self.chains_steps else ", one step a turn"
+        return f"{self.algorithm} {self.width}, {self.backend}, draft {self.draft_backend}{more}"
 
     @property
     def file_name(self) -> str:
-        return f"{self.algorithm}-{self.width}-{self.backend}-draft-{self.draft_backend}"
+        return self.label.replace(", ", "-").replace(" ", "-")
 
     def arguments(self, models: ModelPair, context: int, more: list[str]) -> list[str]:
         """Arguments of the server for one request of at most ``context`` tokens."""
@@ -52,6 +55,7 @@ class ServeConfig:
             *("--cuda-graph-bs-decode", "1"),
             # The prefill's graphs take a minute to capture and no part in a decode step.
             "--disable-prefill-cuda-graph",
+            *([] if self.chains_steps else ["--speculative-turn-ms", "0"]),
             *more,
         ]
 

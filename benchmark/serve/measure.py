@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of a verify step, seen from outside: the arrival of a stream's chunks.
 
-A step emits one chunk, whatever it accepted, and the last chunk says how many
-steps there were, so that it is seen if some came merged. The clock is the client's, so what is measured is what a
-user gets, the host's share of the step included.
+A chunk holds what a turn of the scheduler emitted, which is one step or a few, and
+the last chunk says how many steps there were. The clock is the client's, so what is measured is what a user gets, the
+host's share of the step included.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import httpx
 TIMEOUT = 300
 
 # The overlap scheduler runs a step ahead, and the first chunk follows the prefill.
-WARM_STEPS = 8
+WARM_CHUNKS = 8
 # A sample is long against the jitter of one chunk's arrival.
-SAMPLE_STEPS, SAMPLE_SECONDS = 4, 0.05
-MERGED_SHARE = 0.02
-PROBE_TOKENS = 32
+SAMPLE_CHUNKS, SAMPLE_SECONDS = 4, 0.05
+SAMPLE_STEPS = 4
+PROBE_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,14 @@ class StepTimes:
     Attributes:
         ms_per_step: one number a sample.
         steps: steps that the samples cover together.
+        steps_per_chunk: mean number of steps a turn of the scheduler.
         accept_length: tokens a step.
         tokens_per_second: over all samples.
     """
 
     ms_per_step: list[float]
     steps: int
+    steps_per_chunk: float
     accept_length: float
     tokens_per_second: float
 
@@ -102,22 +104,18 @@ def stream(url: str, ids: list[int], new_tokens: int) -> Iterator[Chunk]:
                 yield Chunk(now, meta["completion_tokens"], meta.get("spec_verify_ct", 0))
 
 
-def cut_into_samples(chunks: list[Chunk], steps_a_sample: int) -> StepTimes:
-    """Samples of a whole stream, its first ``WARM_STEPS`` left out.
-
-    Raises:
-        RuntimeError: so many steps share a chunk with another that they cannot be timed.
-    """
+def cut_into_samples(chunks: list[Chunk], chunks_a_sample: int) -> StepTimes:
+    """Samples of a whole stream, its first ``WARM_CHUNKS`` left out; each chunk stands for the mean number of steps."""
     # The first chunk is the prefill's.
-    merged = chunks[-1].steps - (len(chunks) - 1)
-    if merged > MERGED_SHARE * chunks[-1].steps:
-        raise RuntimeError(f"{merged} of {chunks[-1].steps} steps came merged: this client is too slow to time them")
-    marks = chunks[WARM_STEPS::steps_a_sample]
+    steps_a_chunk = chunks[-1].steps / (len(chunks) - 1)
+    marks = chunks[WARM_CHUNKS::chunks_a_sample]
     first, last = marks[0], marks[-1]
-    steps = steps_a_sample * (len(marks) - 1)
+    steps_a_sample = steps_a_chunk * chunks_a_sample
+    steps = round(steps_a_sample * (len(marks) - 1))
     return StepTimes(
         ms_per_step=[1e3 * (b.seconds - a.seconds) / steps_a_sample for a, b in pairwise(marks)],
         steps=steps,
+        steps_per_chunk=steps_a_chunk,
         accept_length=(last.tokens - first.tokens) / steps,
         tokens_per_second=(last.tokens - first.tokens) / (last.seconds - first.seconds),
     )
@@ -130,21 +128,21 @@ def measure(url: str, ids: list[int], samples: int, room: int) -> StepTimes:
         room: tokens that may be generated.
 
     Raises:
-        RuntimeError: they are too few for the samples, or the client is too slow.
+        RuntimeError: they are too few for the samples.
     """
     probe = list(stream(url, ids, PROBE_TOKENS))
     longest = max(1, len(probe) // 2)
-    step_seconds = (probe[-1].seconds - probe[-1 - longest].seconds) / longest
-    accept_length = (probe[-1].tokens - probe[0].tokens) / (len(probe) - 1)
-    steps_a_sample = max(SAMPLE_STEPS, math.ceil(SAMPLE_SECONDS / step_seconds))
-    needed = WARM_STEPS + samples * steps_a_sample
-    new_tokens = math.ceil(1.2 * needed * accept_length)
+    chunk_seconds = (probe[-1].seconds - probe[-1 - longest].seconds) / longest
+    tokens_a_chunk = (probe[-1].tokens - probe[0].tokens) / (len(probe) - 1)
+    chunks_a_sample = max(SAMPLE_CHUNKS, math.ceil(SAMPLE_SECONDS / chunk_seconds))
+    needed = WARM_CHUNKS + samples * chunks_a_sample
+    new_tokens = math.ceil(1.2 * needed * tokens_a_chunk)
     while new_tokens <= room:
         chunks = list(stream(url, ids, new_tokens))
         if len(chunks) > needed:
-            return cut_into_samples(chunks, steps_a_sample)
+            return cut_into_samples(chunks, chunks_a_sample)
         new_tokens *= 2
-    raise RuntimeError(f"{room} tokens are too few for {samples} samples of {steps_a_sample} steps")
+    raise RuntimeError(f"{room} tokens are too few for {samples} samples of {chunks_a_sample} chunks")
 
 
 def measure_whole(url: str, ids: list[int], samples: int, streamed: StepTimes) -> WholeTimes:

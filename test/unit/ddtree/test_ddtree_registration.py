@@ -33,9 +33,11 @@ def spec(monkeypatch):
         speculative_num_draft_tokens=BUDGET + 1,
         speculative_dflash_block_size=BLOCK,
         speculative_ddtree_budget=BUDGET,
+        speculative_turn_ms=0.0,
         enable_multi_layer_eagle=False,
     )
     for module in (
+        "sglang.srt.speculative.chained.reserve",
         "sglang.srt.mem_cache.allocation_sizing",
         "sglang.srt.speculative.spec_utils",
         "sglang.srt.speculative.ddtree.metrics",

@@ -17,6 +17,7 @@ from sglang.kernels.ops.ddtree import tree_build as tree_build_module
 from sglang.kernels.ops.ddtree.kv_commit import KVRows
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.ddtree import tree_steps
 from sglang.srt.speculative.ddtree import worker as worker_module
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 from sglang.srt.speculative.ddtree.chain_check import ChainCheck
@@ -71,8 +72,8 @@ def worker(monkeypatch, device) -> DDTreeWorker:
     """A worker whose draft and target are stand-ins; ``verified`` records each verify's tokens."""
     for module in (tree_build_module, tree_accept_module, kv_commit_module):
         monkeypatch.setattr(module, "native_op", lambda name: None)
-    monkeypatch.setattr(worker_module, "enable_num_token_non_padded", lambda: False)
-    monkeypatch.setattr(worker_module, "draft_tp_context", lambda layout: torch.no_grad())
+    monkeypatch.setattr(tree_steps, "enable_num_token_non_padded", lambda: False)
+    monkeypatch.setattr(tree_steps, "draft_tp_context", lambda layout: torch.no_grad())
     if device == "meta":
         stream = SimpleNamespace(current_stream=lambda: None)
         monkeypatch.setattr(torch, "get_device_module", lambda device: stream)

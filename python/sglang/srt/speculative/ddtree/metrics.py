@@ -59,8 +59,11 @@ def _instruments(label_names: tuple[str, ...]) -> tuple[Any, Any]:
 def observe_tree_step(
     collector: SchedulerMetricsCollector, result: GenerationBatchResult
 ) -> None:
-    """Record one decode step whose counts are on the host."""
-    depths = result.num_correct_drafts_per_req_cpu
+    """Record a turn's steps, whose counts are on the host."""
+    # Here, because the tokenizer's process imports this module too.
+    from sglang.srt.speculative.chained.result import depths_of
+
+    depths = depths_of(result)
     if not depths:
         return
     depth, nodes = _instruments(tuple(collector.labels))

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Callable, Sequence
 import torch
 
 from sglang.kernels.ops.ddtree.tree_build import DraftTree, pack_mask
-from sglang.srt.model_executor.forward_batch_info import (
-    CaptureHiddenMode,
-    ForwardBatch,
-    ForwardMode,
-    enable_num_token_non_padded,
-)
-from sglang.srt.speculative.ddtree.verify_input import tree_verify_input
+from sglang.srt.speculative.ddtree.verify_input import tree_verify_input, verify_batch_of
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.model_runner import ModelRunner
@@ -143,33 +137,14 @@ def verify_alone(runner: ModelRunner, tree: DraftTree, prefix_len: int) -> torch
         read_extent=nodes,
     )
     verify_input = tree_verify_input(runner, tree, prefix_lens, keys, plan)
-    forward_batch = ForwardBatch(
-        forward_mode=ForwardMode.TARGET_VERIFY,
-        batch_size=1,
-        input_ids=verify_input.draft_token,
+    forward_batch = verify_batch_of(
+        runner,
+        verify_input,
         req_pool_indices=row,
-        seq_lens=prefix_lens,
-        out_cache_loc=None,
-        seq_lens_sum=keys,
-        seq_lens_cpu=host_lens,
-        positions=verify_input.positions,
-        mrope_positions=(
-            verify_input.positions.repeat(3, 1)
-            if runner.model_config.model_is_mrope
-            else None
-        ),
-        spec_algorithm=runner.spec_algorithm,
-        spec_info=verify_input,
-        capture_hidden_mode=CaptureHiddenMode.FULL,
-        num_token_non_padded=(
-            torch.full((), nodes, dtype=torch.int32, device=device)
-            if enable_num_token_non_padded()
-            else None
-        ),
-        global_num_token_non_padded_cpu=nodes,
-        can_run_decode_cuda_graph=True,
+        prefix_lens=prefix_lens,
+        host_lens=host_lens,
+        host_sum=keys,
     )
-    plan.bind(forward_batch, runner.kv_index_translator)
     logits = runner.forward(forward_batch).logits_output.next_token_logits.clone()
     table[0, :keys] = 0
     return logits

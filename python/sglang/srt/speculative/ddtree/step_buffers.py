@@ -12,6 +12,10 @@ from sglang.kernels.ops.ddtree.tree_build import DraftTree
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 
 
+# Which of the outputs the scheduler never sees.
+UNSEEN = 2
+
+
 @dataclass
 class StepOutput:
     """What a step hands to the scheduler, which copies it to the host later.
@@ -40,8 +44,8 @@ class StepOutput:
 class StepBuffers:
     """Buffers of one batch size; those of a smaller one are views of the largest's.
 
-    Everything is overwritten by the next step except ``outputs``, which are
-    written in turn: the previous step's may still be on its way to the host.
+    Everything is overwritten by the next step except the first two ``outputs``, which
+    are written in turn: the previous step's may still be on its way to the host.
 
     Attributes:
         block_ids: int64 [bs, B], the mask token everywhere but in column 0.
@@ -52,7 +56,8 @@ class StepBuffers:
         row_offsets: int64 [bs, 1], a request's first verified row.
         path_nodes: int32 [bs, B], scratch.
         tree: the draft tree, N nodes.
-        outputs: two sets.
+        outputs: two sets that are handed to the scheduler, and ``UNSEEN``, which steps
+            leave to each other that it does not see.
     """
 
     block_ids: torch.Tensor
@@ -63,7 +68,7 @@ class StepBuffers:
     row_offsets: torch.Tensor
     path_nodes: torch.Tensor
     tree: DraftTree
-    outputs: tuple[StepOutput, StepOutput]
+    outputs: tuple[StepOutput, StepOutput, StepOutput]
 
     @classmethod
     def allocate(
@@ -98,7 +103,7 @@ class StepBuffers:
             row_offsets=rows * nodes,
             path_nodes=new(batch_size, block, dtype=torch.int32),
             tree=DraftTree.empty(batch_size, nodes, device),
-            outputs=(output(), output()),
+            outputs=(output(), output(), output()),
         )
 
     @property
@@ -116,10 +121,7 @@ class StepBuffers:
             row_offsets=self.row_offsets[:batch_size],
             path_nodes=self.path_nodes[:batch_size],
             tree=self.tree.rows(batch_size),
-            outputs=(
-                self.outputs[0].views(batch_size),
-                self.outputs[1].views(batch_size),
-            ),
+            outputs=tuple(output.views(batch_size) for output in self.outputs),
         )
 
     def place(

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Optional
 import torch
 
 from sglang.kernels.ops.ddtree.tree_build import DraftTree
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+    enable_num_token_non_padded,
+)
 from sglang.srt.speculative.ddtree.dense_mask import dense_mask_for
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
@@ -83,3 +88,51 @@ def tree_verify_input(
             else None
         ),
     )
+
+
+def verify_batch_of(
+    runner: ModelRunner,
+    verify_input: DDTreeVerifyInput,
+    *,
+    req_pool_indices: torch.Tensor,
+    prefix_lens: torch.Tensor,
+    host_lens: torch.Tensor,
+    host_sum: int,
+) -> ForwardBatch:
+    """A verify that no scheduler batch asks for.
+
+    Args:
+        verify_input: with the plan of its window.
+        req_pool_indices, prefix_lens: int64 [B].
+        host_lens: [B] on the host, upper bounds of each request's keys.
+        host_sum: of ``host_lens``.
+    """
+    positions = verify_input.positions
+    forward_batch = ForwardBatch(
+        forward_mode=ForwardMode.TARGET_VERIFY,
+        batch_size=len(req_pool_indices),
+        input_ids=verify_input.draft_token,
+        req_pool_indices=req_pool_indices,
+        seq_lens=prefix_lens,
+        out_cache_loc=None,
+        seq_lens_sum=host_sum,
+        seq_lens_cpu=host_lens,
+        positions=positions,
+        mrope_positions=(
+            positions.repeat(3, 1) if runner.model_config.model_is_mrope else None
+        ),
+        spec_algorithm=runner.spec_algorithm,
+        spec_info=verify_input,
+        capture_hidden_mode=CaptureHiddenMode.FULL,
+        num_token_non_padded=(
+            torch.full((), len(positions), dtype=torch.int32, device=positions.device)
+            if enable_num_token_non_padded()
+            else None
+        ),
+        global_num_token_non_padded_cpu=len(positions),
+        can_run_decode_cuda_graph=True,
+    )
+    verify_input.kv_loc_plan.bind(
+        forward_batch, runner.kv_index_translator, cols=verify_input.kv_loc_cols
+    )
+    return forward_batch

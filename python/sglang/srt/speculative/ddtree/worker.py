@@ -8,28 +8,19 @@ it. Notation: B is the draft block, N the tree's nodes, both root included.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
-from sglang.kernels.ops.ddtree.kv_commit import KVRows, kv_commit
 from sglang.kernels.ops.ddtree.native import implementation, prepare_native
 from sglang.kernels.ops.ddtree.tree_accept import tree_accept
-from sglang.kernels.ops.ddtree.tree_build import tree_build
 from sglang.srt.environ import envs
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.lora.layers import unwrap_lora_layer
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.mem_cache.kv_loc_plan import KVLocPlan
-from sglang.srt.model_executor.forward_batch_info import (
-    CaptureHiddenMode,
-    ForwardBatch,
-    ForwardMode,
-    enable_num_token_non_padded,
-)
 from sglang.srt.runtime_context import get_parallel, get_spec
+from sglang.srt.speculative.chained.worker import ChainsTurns
 from sglang.srt.speculative.ddtree.accept import choose_per_node
 from sglang.srt.speculative.ddtree.budget import TreeWidths
 from sglang.srt.speculative.ddtree.candidates import CandidateSampler
@@ -46,18 +37,12 @@ from sglang.srt.speculative.ddtree.self_test import (
     run_self_test,
     verify_alone,
 )
-from sglang.srt.speculative.ddtree.step_buffers import StepBuffers, StepOutput
+from sglang.srt.speculative.ddtree.tree_steps import HostLens, Step, TreeSteps
 from sglang.srt.speculative.ddtree.verify_input import tree_verify_input
 from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
 from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-from sglang.srt.speculative.spec_tp_sync import SpecTpSyncSite
-from sglang.srt.speculative.spec_utils import (
-    GrammarTree,
-    build_grammar_vocab_mask,
-    draft_tp_context,
-)
+from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -65,37 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class Step:
-    """One decode step under way.
-
-    Attributes:
-        batch: the scheduler's.
-        draft_input: what the step before left.
-        buffers: of this batch size.
-        output: the set of ``buffers.outputs`` whose turn it is.
-        plan: the KV window that the step writes, as each pool indexes it.
-    """
-
-    batch: ScheduleBatch
-    draft_input: DFlashDraftInputV2
-    buffers: StepBuffers
-    output: StepOutput
-    plan: KVLocPlan
-
-    @property
-    def size(self) -> int:
-        return self.buffers.batch_size
-
-    def host_lens(self, width: int) -> tuple[torch.Tensor, int]:
-        """Upper bound of the key counts of a forward that adds ``width`` rows."""
-        if self.batch.seq_lens_cpu is None:
-            return self.draft_input.nxt_kv_lens_cpu, int(self.draft_input.nxt_kv_lens_sum)
-        lens = self.batch.seq_lens_cpu + width
-        return lens, int(lens.sum())
-
-
-class DDTreeWorker(DFlashWorkerV2):
+class DDTreeWorker(ChainsTurns, TreeSteps, DFlashWorkerV2):
     """Drafts a block, verifies its most probable tree, commits one path.
 
     Prefill is DFLASH's. So are the draft model, its KV pool and what it is fed.
@@ -114,11 +69,8 @@ class DDTreeWorker(DFlashWorkerV2):
         keep_last_layer(self._target_logits_processor)
         self.spine = not spec.speculative_ddtree_no_spine
         self.speculative_num_draft_tokens = self.widths.num_nodes
-        self._window_offsets = torch.arange(self.widths.window, device=self.device)
-        self._buffers: Optional[StepBuffers] = None
-        self._views: dict[int, StepBuffers] = {}
         self._turn = 0
-        self._kv_rows: Optional[KVRows] = None
+        self._kv_rows = None
         self._chain_check = (
             ChainCheck(self.device) if envs.SGLANG_DDTREE_CHECK_CHAIN.get() else None
         )
@@ -155,20 +107,12 @@ class DDTreeWorker(DFlashWorkerV2):
 
     def init_cuda_graphs(self) -> None:
         """Allocate what a step writes, then capture."""
-        # A request that runs holds a row of the table, so no batch has more.
-        table = self.model_runner.req_to_token_pool.req_to_token
-        self._buffers = StepBuffers.allocate(
-            self.widths,
-            table.shape[0],
-            mask_token_id=int(self._mask_token_id),
-            table_dtype=table.dtype,
-            device=self.device,
-        )
+        self._allocate_step_buffers()
         self._candidates = CandidateSampler(
             lm_head=unwrap_lora_layer(self.target_worker.model_runner.model.lm_head),
             block_size=self.widths.block_size,
             candidates=self.widths.candidates,
-            max_bs=table.shape[0],
+            max_bs=self._buffers.batch_size,
             device=self.device,
         )
         super().init_cuda_graphs()
@@ -185,8 +129,11 @@ class DDTreeWorker(DFlashWorkerV2):
             RuntimeError: the target's verify does not apply a tree mask.
         """
         self._kv_rows = kv_rows_of(self.target_worker.model_runner.token_to_kv_pool)
-        if self.widths.num_nodes < 3:
-            return
+        if self.widths.num_nodes >= 3:
+            self._test_the_mask()
+        self._prepare_turns()
+
+    def _test_the_mask(self) -> None:
         with torch.inference_mode():
             result = run_self_test(
                 partial(verify_alone, self.model_runner),
@@ -243,8 +190,25 @@ class DDTreeWorker(DFlashWorkerV2):
                 torch.get_device_module(self.device).current_stream()
             )
 
-        step = self._open_step(batch, draft_input)
-        self._draft(step)
+        most_steps = self._steps_of_turn(batch)
+        if most_steps:
+            return self._run_turn(batch, draft_input, most_steps, on_publish)
+
+        self._turn = 1 - self._turn
+        step = self._open_step(
+            batch.seq_lens,
+            batch.req_pool_indices,
+            draft_input.bonus_tokens,
+            HostLens(
+                batch.seq_lens_cpu,
+                draft_input.nxt_kv_lens_cpu,
+                int(draft_input.nxt_kv_lens_sum or 0),
+            ),
+            turn=self._turn,
+        )
+        self._run_draft(
+            self._block_batch(step, can_run_graph=batch.can_run_decode_cuda_graph)
+        )
         self._grow_tree(step)
         tree, path = step.buffers.tree, step.output.path
         grammar_tree = (
@@ -252,13 +216,13 @@ class DDTreeWorker(DFlashWorkerV2):
             if batch.has_grammar
             else None
         )
-        target_out = self._verify(step)
-        chosen = self._choose(step, target_out, grammar_tree, grammar_barrier)
+        target_out = self._verify(batch, step)
+        chosen = self._choose(batch, step, target_out, grammar_tree, grammar_barrier)
         tree_accept(tree, chosen, batch.seq_lens, path)
         if on_publish is not None:
             on_publish(path.new_seq_lens)
         step.buffers.locate(step.output)
-        self._commit(step, target_out.logits_output)
+        self._commit(step, target_out.logits_output.hidden_states)
         if self._chain_check is not None:
             chain = self._candidates.ids[: step.size, :, 0]
             self._chain_check.observe(chain, tree, chosen, path)
@@ -287,107 +251,12 @@ class DDTreeWorker(DFlashWorkerV2):
             indexer_topk_output=target_out.indexer_topk_output,
         )
 
-    def _open_step(
-        self, batch: ScheduleBatch, draft_input: DFlashDraftInputV2
-    ) -> Step:
-        """Look up the slots after the committed tokens, reserved beforehand."""
-        size = len(batch.seq_lens)
-        buffers = self._views.get(size)
-        if buffers is None:
-            buffers = self._views[size] = self._buffers.views(size)
-        self._turn = 1 - self._turn
-        buffers.place(
-            self._window_offsets,
-            batch.seq_lens,
-            batch.req_pool_indices,
-            self.model_runner.req_to_token_pool.req_to_token,
-        )
-        plan = self.target_worker.model_runner.kv_index_translator.plan(
-            req_pool_indices=batch.req_pool_indices,
-            seq_lens=batch.seq_lens,
-            seq_lens_cpu=(
-                draft_input.nxt_kv_lens_cpu
-                if batch.seq_lens_cpu is None
-                else batch.seq_lens_cpu
-            ),
-            write_virtual=buffers.window_slots.view(-1),
-            read_extent=self.widths.window,
-        )
-        return Step(batch, draft_input, buffers, buffers.outputs[self._turn], plan)
-
-    def _draft(self, step: Step) -> None:
-        """Run the draft block; leaves candidates in their static buffers."""
-        batch, ids = step.batch, step.buffers.block_ids
-        ids[:, 0].copy_(step.draft_input.bonus_tokens)
-        host_lens, host_sum = step.host_lens(self.widths.block_size)
-        forward_batch = ForwardBatch(
-            forward_mode=ForwardMode.TARGET_VERIFY,
-            batch_size=step.size,
-            input_ids=ids.view(-1),
-            req_pool_indices=batch.req_pool_indices,
-            seq_lens=batch.seq_lens,
-            out_cache_loc=None,
-            seq_lens_sum=host_sum,
-            seq_lens_cpu=host_lens.to(torch.int32),
-            positions=step.buffers.block_positions.view(-1),
-            input_embeds=self._noise_embeddings(ids),
-            # The draft runner is DFLASH's; its graphs and backends key on that.
-            spec_algorithm=SpeculativeAlgorithm.DFLASH,
-            spec_info=self._draft_block_spec_info,
-            capture_hidden_mode=CaptureHiddenMode.NULL,
-            num_token_non_padded=(
-                torch.full((), ids.numel(), dtype=torch.int32, device=self.device)
-                if enable_num_token_non_padded()
-                else None
-            ),
-            global_num_token_non_padded_cpu=ids.numel(),
-            can_run_decode_cuda_graph=batch.can_run_decode_cuda_graph,
-        )
-        step.plan.bind(
-            forward_batch,
-            self.draft_model_runner.kv_index_translator,
-            cols=slice(0, self.widths.block_size),
-        )
-        with torch.inference_mode(), draft_tp_context(self.draft_parallel_layout):
-            out = self.draft_model_runner.forward(forward_batch)
-            if not (out.can_run_graph and self._draft_sampler is not None):
-                self._candidates(out.logits_output.hidden_states)
-
-    def _noise_embeddings(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings [bs * B, hidden] of the committed token and the masks."""
-        target_model = self.target_worker.model_runner.model
-        # A Nemotron draft brings an embedding table of its own.
-        source = (
-            self.draft_model
-            if getattr(self.draft_model, "is_nemotron_35_draft", False)
-            else target_model
-        )
-        embeddings = unwrap_lora_layer(source.get_input_embeddings())(ids)
-        if self._noise_embed_scale != 1.0:
-            embeddings = embeddings * self._noise_embed_scale
-        return embeddings.reshape(-1, embeddings.shape[-1])
-
-    def _grow_tree(self, step: Step) -> None:
-        """The same tree on every rank: rank 0's candidates decide."""
-        ids = self._candidates.ids[: step.size]
-        logprobs = self._candidates.logprobs[: step.size]
-        self._tp_sync.sync(SpecTpSyncSite.DDTREE_CANDIDATES, ids)
-        self._tp_sync.sync(SpecTpSyncSite.DDTREE_CANDIDATES, logprobs)
-        tree_build(
-            ids,
-            logprobs,
-            step.draft_input.bonus_tokens,
-            step.batch.seq_lens,
-            step.buffers.tree,
-            spine=self.spine,
-        )
-
-    def _verify(self, step: Step) -> GenerationBatchResult:
+    def _verify(self, batch: ScheduleBatch, step: Step) -> GenerationBatchResult:
         """Target forward over the N nodes of each request."""
-        batch, nodes = step.batch, self.widths.num_nodes
+        nodes = self.widths.num_nodes
         batch.out_cache_loc = step.plan.virtual_write_ids(cols=slice(0, nodes))
         committed = batch.seq_lens_cpu, batch.seq_lens_sum
-        batch.seq_lens_cpu, batch.seq_lens_sum = step.host_lens(nodes)
+        batch.seq_lens_cpu, batch.seq_lens_sum = step.host_lens.keys(nodes)
         verify_input = tree_verify_input(
             self.model_runner,
             step.buffers.tree,
@@ -406,13 +275,14 @@ class DDTreeWorker(DFlashWorkerV2):
 
     def _choose(
         self,
+        batch: ScheduleBatch,
         step: Step,
         target_out: GenerationBatchResult,
         grammar_tree: Optional[GrammarTree],
         grammar_barrier,
     ) -> torch.Tensor:
         """The target's token after each node, int64 [bs, N]."""
-        batch, tree = step.batch, step.buffers.tree
+        tree = step.buffers.tree
         output = target_out.logits_output
         sampling_info = batch.sampling_info
         processor = self._target_logits_processor
@@ -454,33 +324,3 @@ class DDTreeWorker(DFlashWorkerV2):
         )
         return self._same_on_all_ranks(chosen.view_as(tree.tokens))
 
-    def _same_on_all_ranks(self, chosen: torch.Tensor) -> torch.Tensor:
-        chosen = chosen.contiguous()
-        self._tp_sync.sync(SpecTpSyncSite.DDTREE_CHOICE, chosen)
-        return chosen
-
-    def _commit(self, step: Step, logits_output) -> None:
-        """Move the path's KV rows to the front and feed its features to the draft.
-
-        Both are on the forward stream, ahead of every later forward. The
-        features must be consumed here: the next verify overwrites them.
-        """
-        path, shape = step.output.path, step.buffers.window_slots.shape
-        target_slots = step.plan.write_ids(self.model_runner.kv_index_translator)
-        kv_commit(
-            self._kv_rows, target_slots.view(shape), path.nodes, path.commit_lens
-        )
-        hidden = logits_output.hidden_states
-        if hidden is None:
-            raise RuntimeError("DDTREE needs the target's features, but got none.")
-        block_shape = step.buffers.block_ids.shape
-        draft_slots = step.plan.write_ids(
-            self.draft_model_runner.kv_index_translator, cols=slice(0, block_shape[1])
-        )
-        self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=hidden[step.output.rows.view(-1)],
-            cache_loc=draft_slots,
-            cache_loc_2d=draft_slots.view(block_shape),
-            positions=step.buffers.block_positions.view(-1),
-            commit_lens=path.commit_lens,
-        )

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV slots of a turn of several steps."""
+
+from __future__ import annotations
+
+from sglang.srt.runtime_context import get_exec, get_spec
+from sglang.srt.speculative.chained.length import MOST_STEPS
+
+_NAME = "ddtree_sm120"
+
+
+def more_tokens() -> int:
+    """Slots a request beyond the two windows that SGLang reserves; 0 where steps are not chained.
+
+    When a turn starts, the host does not know of up to K * B tokens that the
+    turn before has committed. Its own steps commit as many but for the last,
+    which writes a window.
+    """
+    spec = get_spec()
+    block_size = {
+        "DFLASH": spec.speculative_num_draft_tokens,
+        "DDTREE": spec.speculative_dflash_block_size,
+    }.get(spec.speculative_algorithm)
+    if not block_size or spec.speculative_turn_ms <= 0 or _NAME != _verifies_on():
+        return 0
+    return 2 * (MOST_STEPS - 1) * block_size
+
+
+def _verifies_on() -> str:
+    kernel = get_exec().kernel
+    return kernel.decode_attention_backend or kernel.attention_backend

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a turn hands to the scheduler: one result of all its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+import torch
+
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.speculative.chained.state import TurnLayout
+from sglang.srt.utils.common import async_d2h
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+
+
+@dataclass
+class TurnResult(GenerationBatchResult):
+    """The rows of a turn; they go to the host in one copy.
+
+    ``next_token_ids`` are the rows as they are, ``speculative_output_stride``
+    apart: a request's tokens stand at the front of its own.
+
+    Attributes:
+        layout: of the rows.
+        rows: int64 [bs, width], on the device and then on the host.
+        has_trees: whether the nodes are counted.
+    """
+
+    layout: Optional[TurnLayout] = None
+    has_trees: bool = True
+    rows: Optional[torch.Tensor] = None
+
+    @classmethod
+    def of(cls, layout: TurnLayout, rows: torch.Tensor, num_steps: int, **more) -> TurnResult:
+        """The result of ``num_steps`` steps that emitted ``rows``."""
+        return cls(
+            logits_output=LogitsProcessorOutput(next_token_logits=None),
+            next_token_ids=rows.view(-1),
+            accept_lens=rows[:, layout.total],
+            new_seq_lens=rows[:, layout.seq_len],
+            speculative_output_stride=layout.width,
+            # Each step's bonus is a token that was not drafted.
+            num_non_draft_tokens_per_req=num_steps,
+            num_steps=num_steps,
+            layout=layout,
+            rows=rows,
+            **more,
+        )
+
+    def copy_to_cpu(self, return_logprob: bool, return_hidden_states: bool = True) -> None:
+        """Start the copy of the rows; ``copy_done`` tells when they are there."""
+        self.rows = async_d2h(self.rows)
+        self.next_token_ids = self.rows.view(-1)
+        self.accept_lens = self.rows[:, self.layout.total]
+        self.copy_done.record()
+
+    def depths(self) -> list[list[int]]:
+        """Accepted drafts of each request at each step; on the host."""
+        lens = self.rows[:, self.layout.lens][:, : self.num_steps]
+        return (lens - 1).tolist()
+
+    def nodes(self) -> list[int]:
+        """Nodes verified for each request over all steps, roots included; on the host."""
+        return self.rows[:, self.layout.nodes].tolist()
+
+
+def depths_of(result: GenerationBatchResult) -> list[int]:
+    """Accepted drafts of every request at every step that a result stands for."""
+    if isinstance(result, TurnResult):
+        return [depth for depths in result.depths() for depth in depths]
+    return result.num_correct_drafts_per_req_cpu
+
+
+def count_steps(result: GenerationBatchResult, req: Req, index: int) -> list[int]:
+    """Accepted drafts of each step that a result stands for; all but the last are entered into ``req``'s histogram.
+
+    A turn may run on behind the last token that a request has asked for; steps behind it do not count.
+    """
+    if not isinstance(result, TurnResult):
+        return [result.num_correct_drafts_per_req_cpu[index]]
+    missing = req.sampling_params.max_new_tokens - len(req.output_ids)
+    counted = []
+    for depth in result.depths()[index]:
+        if counted and missing <= 0:
+            break
+        counted.append(depth)
+        missing -= depth + 1
+    if result.has_trees:
+        nodes = result.nodes()[index]
+        result.num_cap_tokens += nodes
+        req.spec_num_cap_tokens += nodes * len(counted) // result.num_steps
+    for depth in counted[:-1]:
+        req.update_spec_correct_drafts_histogram(depth)
+    return counted

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker of the DFLASH family needs in order to chain its greedy steps."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
+from sglang.srt.runtime_context import get_spec
+from sglang.srt.speculative.chained.eligible import verifies_by_ours, why_not
+from sglang.srt.speculative.chained.graphs import GraphedSteps
+from sglang.srt.speculative.chained.length import MOST_STEPS
+from sglang.srt.speculative.chained.result import TurnResult
+from sglang.srt.speculative.chained.state import TurnState
+from sglang.srt.speculative.chained.tree_parts import TreeParts
+from sglang.srt.speculative.chained.turn import EagerSteps, Steps, Turns
+from sglang.srt.speculative.spec_utils import draft_tp_context
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
+
+logger = logging.getLogger(__name__)
+
+# Larger batches keep a device busy by themselves.
+MOST_REQUESTS = 8
+
+
+class ChainsTurns:
+    """Mixed into a worker that is :class:`~sglang.srt.speculative.ddtree.tree_steps.TreeSteps`."""
+
+    grows_trees = True
+    _turns: Optional[Turns] = None
+    _why_no_turns: Optional[str] = "not set up"
+    _chain_check = None
+
+    def _prepare_turns(self) -> None:
+        """At the end of the start-up: capture the graphs of every batch size, or say why steps come one by one."""
+        self._why_no_turns = why_not(self)
+        if self._why_no_turns is not None:
+            logger.info("Speculative steps are not chained: %s.", self._why_no_turns)
+            return
+        self._before_turns()
+        on_gpu = torch.device(self.device).type == "cuda"
+        most = self._buffers.batch_size
+        if on_gpu:
+            runners = self.model_runner.decode_cuda_graph_runner, self.draft_model_runner.decode_cuda_graph_runner
+            most = min(most, *(max(runner.capture_bs) for runner in runners))
+        most = min(most, MOST_REQUESTS)
+        turn_ms = get_spec().speculative_turn_ms
+        turns = Turns(
+            block_size=self.widths.block_size,
+            max_batch=most,
+            turn_ms=turn_ms,
+            make_steps=self._graphed_steps if on_gpu else self._eager_steps,
+            device=self.device,
+        )
+        for batch_size in range(1, most + 1):
+            turns.prepare(batch_size)
+        self._turns = turns
+        self._older_input: Optional[DFlashDraftInputV2] = None
+        logger.info(
+            "Speculative steps: up to %d a turn of the scheduler, as many as the device runs in %g ms, for greedy "
+            "batches of up to %d requests%s.",
+            MOST_STEPS,
+            turn_ms,
+            most,
+            ", from captured graphs" if on_gpu else "",
+        )
+
+    def _before_turns(self) -> None:
+        """Make what the pieces of a step need and the worker does not have yet."""
+
+    def _graphed_steps(self, state: TurnState) -> Steps:
+        parts = TreeParts(self, self._chain_check)
+        with torch.inference_mode():
+            return GraphedSteps(
+                state,
+                parts,
+                self.draft_model_runner,
+                self.model_runner,
+                self._draft_context(),
+                self._workspaces,
+            )
+
+    def _workspaces(self) -> list[torch.Tensor]:
+        """Of SGLang's writer of the draft's rows, which grow with the longest prefill."""
+        helper = self._fused_kv_helper
+        if helper is None:
+            return []
+        return [helper._proj_workspace, helper._k_workspace, helper._v_workspace]
+
+    def _eager_steps(self, state: TurnState) -> Steps:
+        parts = TreeParts(self, self._chain_check)
+        return EagerSteps(
+            state, parts, self.draft_model_runner, self.model_runner, self._draft_context()
+        )
+
+    def _draft_context(self):
+        return partial(draft_tp_context, self.draft_parallel_layout)
+
+    def turns_state(self) -> dict[str, Any]:
+        """How many steps a turn has, for ``/server_info``."""
+        if self._turns is None:
+            return {"most": 1, "reason": self._why_no_turns}
+        return {"most": MOST_STEPS, "turn_ms": get_spec().speculative_turn_ms}
+
+    def _steps_of_turn(self, batch: ScheduleBatch) -> int:
+        """The most steps that a turn of ``batch`` may have; 0 if the batch needs the worker's own step.
+
+        A chained step is greedy, returns tokens only, and stays within the context.
+        """
+        if (
+            self._turns is None
+            or not self._turns.holds(len(batch.seq_lens))
+            or batch.return_hidden_states
+            or not self._can_skip_verify_logits(batch, batch.sampling_info)
+            or not verifies_by_ours(self.model_runner)
+        ):
+            return 0
+        longest = max(req.kv.kv_committed_len for req in batch.reqs)
+        fits = longest + get_alloc_reserve_per_decode() <= self.model_runner.model_config.context_len
+        return MOST_STEPS if fits else 1
+
+    def _run_turn(
+        self,
+        batch: ScheduleBatch,
+        draft_input: DFlashDraftInputV2,
+        most_steps: int,
+        on_publish,
+    ) -> TurnResult:
+        """The chained steps of a turn, as one result."""
+        result = self._turns.run(batch, draft_input.bonus_tokens, most_steps)
+        if on_publish is not None:
+            on_publish(result.new_seq_lens)
+        result.speculative_num_draft_tokens = self.widths.num_nodes
+        result.has_trees = self.grows_trees
+        result.next_draft_input = self._next_input(
+            draft_input, result.rows[:, result.layout.bonus], result.new_seq_lens
+        )
+        return result
+
+    def _next_input(
+        self, present: DFlashDraftInputV2, bonus: torch.Tensor, seq_lens: torch.Tensor
+    ) -> DFlashDraftInputV2:
+        """What the next turn of this batch starts from.
+
+        It takes over the buffers, pinned ones among them, in which the turn
+        before this one was prepared: that turn's result has been processed
+        when the next one is prepared, so their copies to the device are done.
+        """
+        older, self._older_input = self._older_input, present
+        if older is None or len(older.topk_p) != len(seq_lens):
+            return self._make_next_draft_input_decode(bonus_tokens=bonus, new_seq_lens=seq_lens)
+        return replace(
+            older,
+            bonus_tokens=bonus,
+            new_seq_lens=seq_lens,
+            future_indices=None,
+            nxt_kv_lens_cpu=None,
+            nxt_kv_lens_sum=None,
+        )

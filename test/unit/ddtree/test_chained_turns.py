@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several steps a turn: what they emit together, how many there are, and what the scheduler makes of it."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sglang.srt.arg_groups.fields.spec import Spec
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.mem_cache import allocation_sizing
+from sglang.srt.speculative.chained import dflash_worker, eligible, reserve
+from sglang.srt.speculative.chained.length import MEASURE_EVERY, MOST_STEPS, TurnLength
+from sglang.srt.speculative.chained.result import TurnResult, count_steps
+from sglang.srt.speculative.chained.state import TurnLayout, TurnState
+from sglang.srt.speculative.chained.turn import Turns
+from sglang.srt.speculative.chained.worker import ChainsTurns
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+BLOCK, BATCH = 5, 3
+
+
+class Steps:
+    """Steps of random lengths; keeps what they emitted."""
+
+    uses_graphs = False
+
+    def __init__(self, state: TurnState) -> None:
+        self.state, self.draw = state, random.Random(0)
+        self.emitted: list[list[list[int]]] = []
+
+    def run(self, count: int) -> None:
+        for _ in range(count):
+            size = len(self.state.seq_lens)
+            lens = [self.draw.randint(1, BLOCK) for _ in range(size)]
+            tokens = torch.tensor([[self.draw.randint(100, 999) for _ in range(BLOCK)] for _ in lens])
+            self.emitted.append([row[:n].tolist() for row, n in zip(tokens, lens, strict=True)])
+            commit = torch.tensor(lens, dtype=torch.int32)
+            bonus = tokens.gather(1, commit.long().unsqueeze(1) - 1).squeeze(1)
+            nodes = torch.full((size,), 13, dtype=torch.int32)
+            self.state.advance(tokens, commit, bonus, self.state.seq_lens + commit, nodes)
+
+
+class Request:
+    def __init__(self, max_new_tokens: int = 1000) -> None:
+        self.sampling_params = SimpleNamespace(max_new_tokens=max_new_tokens)
+        self.output_ids: list[int] = []
+        self.spec_num_cap_tokens = 0
+        self.histogram: list[int] = []
+
+    def update_spec_correct_drafts_histogram(self, depth: int) -> None:
+        self.histogram.append(depth)
+
+
+def batch_of(size: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        seq_lens=torch.arange(10, 10 + size), req_pool_indices=torch.arange(size).flip(0), reqs=[Request()] * size
+    )
+
+
+def turns_of(turn_ms: float) -> tuple[Turns, list[Steps]]:
+    made: list[Steps] = []
+
+    def make(state: TurnState) -> Steps:
+        made.append(Steps(state))
+        return made[-1]
+
+    turns = Turns(block_size=BLOCK, max_batch=BATCH, turn_ms=turn_ms, make_steps=make, device="cpu")
+    for size in range(1, BATCH + 1):
+        turns.prepare(size)
+    return turns, made
+
+
+@pytest.mark.parametrize("size", range(1, BATCH + 1))
+def test_a_turn_emits_what_its_steps_emitted(size):
+    turns, made = turns_of(1e9)
+    steps = made[size - 1]
+    batch, bonus = batch_of(size), torch.arange(size)
+    for most in (1, 4, 3, 4):
+        steps.emitted.clear()
+        result = turns.run(batch, bonus, most)
+        result.copy_done = SimpleNamespace(record=lambda: None)
+        result.copy_to_cpu(return_logprob=False)
+        assert result.num_steps == len(steps.emitted) <= most
+        ids, stride = result.next_token_ids.tolist(), result.speculative_output_stride
+        for i in range(size):
+            tokens = [token for step in steps.emitted for token in step[i]]
+            assert ids[i * stride : i * stride + int(result.accept_lens[i])] == tokens
+            assert result.depths()[i] == [len(step[i]) - 1 for step in steps.emitted]
+            assert int(result.new_seq_lens[i]) == int(batch.seq_lens[i]) + len(tokens)
+            assert int(result.rows[i, result.layout.bonus]) == tokens[-1]
+        assert result.nodes() == [13 * result.num_steps] * size
+        batch.seq_lens, bonus = result.new_seq_lens.clone(), result.rows[:, result.layout.bonus].clone()
+    assert result.num_steps > 1  # or nothing was chained
+
+
+def test_a_result_outlives_the_next_turn():
+    turns, _ = turns_of(1e9)
+    first = turns.run(batch_of(2), torch.arange(2), 4)
+    kept = first.rows.clone()
+    turns.run(batch_of(2), torch.arange(2), 4)
+    assert torch.equal(first.rows, kept)
+
+
+def test_columns_do_not_overlap():
+    layout = TurnLayout(BLOCK, MOST_STEPS)
+    columns = [*range(layout.width)[layout.tokens], *range(layout.width)[layout.lens]]
+    columns += [layout.total, layout.nodes, layout.step, layout.bonus, layout.seq_len]
+    assert sorted(columns) == list(range(layout.width))
+
+
+@pytest.mark.parametrize(("step_ms", "steps"), [(10.0, 1), (2.0, 1), (1.5, 2), (1.0, 3), (0.4, MOST_STEPS)])
+def test_a_turn_is_as_long_as_its_time_allows(step_ms, steps):
+    length = TurnLength(turn_ms=3.0)
+    assert length.steps == 1
+    assert length.wants_time()
+    length.observe(step_ms)
+    assert length.steps == steps
+    assert [length.wants_time() for _ in range(MEASURE_EVERY)] == [False] * (MEASURE_EVERY - 1) + [True]
+
+
+def test_the_flag_has_its_default():
+    assert Spec().speculative_turn_ms == 0.0
+
+
+@pytest.mark.parametrize("algorithm", ["DFLASH", "DDTREE"])
+def test_a_turn_fits_in_what_is_reserved(monkeypatch, algorithm):
+    nodes = 33 if algorithm == "DDTREE" else BLOCK
+    spec = SimpleNamespace(
+        speculative_algorithm=algorithm,
+        speculative_num_steps=1,
+        speculative_eagle_topk=1,
+        speculative_num_draft_tokens=nodes,
+        speculative_dflash_block_size=BLOCK if algorithm == "DDTREE" else None,
+        speculative_turn_ms=3.0,
+    )
+    kernel = SimpleNamespace(decode_attention_backend=None, attention_backend="ddtree_sm120")
+    for module in (allocation_sizing, reserve):
+        monkeypatch.setattr(module, "get_spec", lambda: spec)
+    monkeypatch.setattr(reserve, "get_exec", lambda: SimpleNamespace(kernel=kernel))
+    monkeypatch.setattr(allocation_sizing, "max_speculative_num_draft_tokens", lambda: nodes)
+    monkeypatch.setattr(allocation_sizing, "get_alloc_page_size", lambda: 1)
+    # The turn before committed all it could, and so do all steps of this one but the last.
+    needed = (2 * MOST_STEPS - 1) * BLOCK + nodes
+    assert allocation_sizing.get_alloc_reserve_per_decode() >= needed
+    assert allocation_sizing.get_req_to_token_extra_context_len() >= needed
+
+    for field, value in (("attention_backend", "triton"), ("decode_attention_backend", "fa3")):
+        monkeypatch.setattr(kernel, field, value)
+        assert allocation_sizing.get_alloc_reserve_per_decode() == 2 * nodes
+    spec.speculative_turn_ms = 0.0
+    kernel.decode_attention_backend = "ddtree_sm120"
+    assert allocation_sizing.get_alloc_reserve_per_decode() == 2 * nodes
+
+
+def result_of(depths: list[int]) -> TurnResult:
+    layout = TurnLayout(BLOCK, MOST_STEPS)
+    rows = torch.zeros(1, layout.width, dtype=torch.int64)
+    rows[0, layout.lens][: len(depths)] = torch.tensor(depths) + 1
+    rows[0, layout.nodes] = 33 * len(depths)
+    rows[0, layout.total] = sum(depths) + len(depths)
+    return TurnResult.of(layout, rows, len(depths))
+
+
+def test_steps_are_counted_each_by_itself():
+    request = Request()
+    assert count_steps(result_of([2, 0, 4]), request, 0) == [2, 0, 4]
+    assert request.histogram == [2, 0]  # the caller enters the last
+    assert request.spec_num_cap_tokens == 99
+    chain, request = result_of([2, 0, 4]), Request()
+    chain.has_trees = False
+    assert count_steps(chain, request, 0) == [2, 0, 4] and request.spec_num_cap_tokens == 0
+
+
+def test_steps_behind_the_last_token_asked_for_do_not_count():
+    request = Request(max_new_tokens=4)
+    assert count_steps(result_of([2, 0, 4]), request, 0) == [2, 0]
+    request.output_ids = [1, 2, 3]
+    assert count_steps(result_of([2, 0, 4]), request, 0) == [2]
+
+
+def test_a_step_of_its_own_counts_as_ever():
+    request = Request()
+    assert count_steps(GenerationBatchResult(num_correct_drafts_per_req_cpu=[3, 1]), request, 1) == [1]
+    assert not request.histogram
+
+
+def test_the_scheduler_counts_every_step(monkeypatch):
+    from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
+
+    request = Request()
+    request.is_retracted, request.grammar, request.finished = False, None, lambda: False
+    request.kv = SimpleNamespace(kv_committed_len=100)
+    request.spec_verify_ct = request.spec_num_correct_drafts = 0
+    processor = SimpleNamespace(
+        metrics_reporter=SimpleNamespace(snapshot_spec_decode_metrics=lambda *_: None),
+        model_worker=SimpleNamespace(on_verify_complete_cpu=lambda *_, **__: None),
+        advance_grammar_fsm=lambda *_: None,
+    )
+    result = result_of([2, 0, 4])
+    (tokens,) = SchedulerBatchResultProcessor._resolve_spec_v2_tokens(processor, result, SimpleNamespace(reqs=[request]))
+    assert len(tokens) == 9
+    assert request.kv.kv_committed_len == 109
+    assert (request.spec_verify_ct, request.spec_num_correct_drafts) == (3, 6)
+    assert request.histogram == [2, 0, 4]
+    assert result.get_num_generated_tokens(1) == 9
+
+
+def test_dflash_gets_the_worker_that_chains(monkeypatch):
+    from sglang.srt.speculative import spec_info
+    from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+
+    algorithm = SpeculativeAlgorithm.DFLASH
+    monkeypatch.setattr(spec_info, "resolving_view", lambda arguments: arguments)
+    for turn_ms, expected in ((3.0, dflash_worker.ChainedDFlashWorker), (0.0, DFlashWorkerV2)):
+        assert algorithm.create_worker(SimpleNamespace(speculative_turn_ms=turn_ms)) is expected
+
+
+class Worker(ChainsTurns):
+    """A worker whose turns are prepared, for what a batch must be like."""
+
+    def __init__(self) -> None:
+        self._turns = SimpleNamespace(holds=lambda size: size <= BATCH)
+        self.model_runner = SimpleNamespace(model_config=SimpleNamespace(context_len=1000), device="cuda")
+        self.greedy = True
+
+    def _can_skip_verify_logits(self, batch, sampling_info) -> bool:
+        return self.greedy
+
+
+@pytest.fixture
+def worker(monkeypatch) -> Worker:
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.get_alloc_reserve_per_decode", lambda: 50)
+    return Worker()
+
+
+def decode_batch(size: int, committed: int, **more) -> SimpleNamespace:
+    request = SimpleNamespace(kv=SimpleNamespace(kv_committed_len=committed))
+    values = {"return_hidden_states": False, "sampling_info": None} | more
+    return SimpleNamespace(seq_lens=torch.zeros(size), reqs=[request] * size, **values)
+
+
+def test_which_batches_are_chained(worker):
+    assert worker._steps_of_turn(decode_batch(2, 950)) == MOST_STEPS
+    assert worker._steps_of_turn(decode_batch(2, 951)) == 1  # the last steps of the context
+    assert worker._steps_of_turn(decode_batch(BATCH + 1, 10)) == 0
+    assert worker._steps_of_turn(decode_batch(1, 10, return_hidden_states=True)) == 0
+    worker.greedy = False
+    assert worker._steps_of_turn(decode_batch(1, 10)) == 0
+
+
+def test_a_switch_that_is_not_on_takes_the_step_back(worker):
+    worker.model_runner.verify_switch = SimpleNamespace(mode=eligible.VerifyMode.VALIDATE)
+    assert worker._steps_of_turn(decode_batch(1, 10)) == 0
+    worker.model_runner.verify_switch.mode = eligible.VerifyMode.ON
+    assert worker._steps_of_turn(decode_batch(1, 10)) == MOST_STEPS
+
+
+def test_server_info_says_how_many_steps(worker):
+    from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
+
+    worker._turns, worker._why_no_turns = None, "LoRA"
+    scheduler = SimpleNamespace(spec_algorithm=SpeculativeAlgorithm.DFLASH, draft_worker=worker)
+    controller = SimpleNamespace(_average_accept_length=lambda: None, scheduler=scheduler)
+    state: dict = {}
+    SchedulerInternalStateController._add_speculative(controller, state)
+    assert state["speculative_turns"] == {"most": 1, "reason": "LoRA"}
+    scheduler.draft_worker = SimpleNamespace()
+    state.clear()
+    SchedulerInternalStateController._add_speculative(controller, state)
+    assert "speculative_turns" not in state
