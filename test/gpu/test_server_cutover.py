@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("server", CONFIGS, indirect=True, ids=str)
 
 # The host sets the speed of models as small as these, and the machine may have other work. Limits of the comparison are
 # the tool's defaults.
-SMALL = ("--yes", "--min-speed-ratio", "0.3", "--tokens", "128", "--repeats", "2")
+SMALL = ("--yes", "--min-speed-ratio", "0.3", "--tokens", "128", "--repeats", "1")
 
 
 @pytest.fixture(scope="module")
