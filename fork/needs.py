@@ -62,15 +62,16 @@ class Workshop:
         self.tree: Tree = wheel.make_tree(self.config, self.wheel)
         editable.lay_out(self.config, self.wheel, self.tree, self.site)
 
-    def run(self, *tests: str) -> tuple[int, str, set[str]]:
-        """pytest's exit status, what it said, and the tests that failed, as ``file::name`` without parameters."""
+    def run(self, *arguments: str) -> tuple[int, str, set[str]]:
+        """pytest's exit status, what it said, and the tests that failed, as ``file::name`` without parameters.
+        ``arguments`` are tests and options."""
         report = self.root.parent / "report.xml"
         report.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line"]
         environment = {**os.environ, "PYTHONPATH": str(self.site), "FORK_UPSTREAM": self.config.version}
         try:
             done = subprocess.run(
-                [*command, f"--junitxml={report}", *tests],
+                [*command, f"--junitxml={report}", *arguments],
                 cwd=self.root,
                 env=environment,
                 capture_output=True,
@@ -175,7 +176,7 @@ def _judge(shop: Workshop, patch: Patch) -> Verdict:
     began = time.monotonic()
     lost = shop.without(patch)
     try:
-        status, told, _ = shop.run(patch.needs)
+        status, told, _ = shop.run("--exitfirst", patch.needs)
     finally:
         shop.restore(patch)
     also = f"; {', '.join(lost)} went with it" if lost else ""
