@@ -50,7 +50,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="those measured on the other backends than the last; all of --algorithms if not given",
     )
     parser.add_argument(
-        "--one-step", action="store_true", help="the last of --backends also with one step a turn of the scheduler"
+        "--turn-ms",
+        type=float,
+        default=3.0,
+        help="--speculative-turn-ms of the last of --backends: device time of the steps of a scheduler's turn",
+    )
+    parser.add_argument(
+        "--one-step-algorithms",
+        nargs="*",
+        default=["DFLASH"],
+        choices=["DFLASH", "DDTREE"],
+        help="those measured on the last of --backends with one step a turn, too",
     )
     parser.add_argument("--contexts", nargs="+", type=int, default=[5700, 23000, 90000], help="tokens before the step")
     parser.add_argument("--block-size", type=int, default=8, help="DFLASH's block, its first token included")
@@ -58,13 +68,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--draft-backends",
         nargs="+",
-        default=["flashinfer", "triton"],
+        default=["ddtree_sm120"],
         help="attention backends of the draft; each is tried with the last of --backends; the fastest serves the rest",
+    )
+    parser.add_argument(
+        "--baseline-draft-backend",
+        default="flashinfer",
+        help="attention backend of the draft beside the other --backends than the last",
     )
     parser.add_argument("--samples", type=int, default=12, help="of each figure; the median counts")
     parser.add_argument("--model", type=Path, help="another target than the generated one, with --draft")
     parser.add_argument("--draft", type=Path, help="its DFLASH draft")
-    parser.add_argument("--profile", action="store_true", help="also a table of where a step goes")
+    parser.add_argument(
+        "--profile", action="store_true", help="also a table of where a step goes, of the last of --backends"
+    )
     parser.add_argument("--profile-steps", type=int, default=20)
     parser.add_argument("--start-together", type=int, default=1, help="servers started side by side; measured in turn")
     parser.add_argument("--server-args", default="", help="further arguments of every server, in one string")
@@ -104,15 +121,14 @@ class Bench:
         pairs += [(algorithm, backend) for backend in args.backends[:-1] for algorithm in args.baseline_algorithms]
         draft = args.draft_backends[0]
         if len(args.draft_backends) > 1:
-            self._run([ServeConfig(first, subject, draft, widths[first]) for draft in args.draft_backends])
+            self._run([ServeConfig(first, subject, draft, widths[first], args.turn_ms) for draft in args.draft_backends])
             draft = self._fastest_draft_backend()
             pairs.remove((first, subject))
             _say(f"draft attention: {draft} is the fastest of {', '.join(args.draft_backends)}")
-        configs = [ServeConfig(algorithm, backend, draft, widths[algorithm]) for algorithm, backend in pairs]
-        if args.one_step:
-            alone = [ServeConfig(a, subject, draft, widths[a], chains_steps=False) for a in args.algorithms]
-            configs[len(args.algorithms) : len(args.algorithms)] = alone
-        self._run(configs)
+        ours = [ServeConfig(a, b, draft, widths[a], args.turn_ms) for a, b in pairs if b == subject]
+        ours += [ServeConfig(a, subject, draft, widths[a]) for a in args.one_step_algorithms]
+        others = [ServeConfig(a, b, args.baseline_draft_backend, widths[a]) for a, b in pairs if b != subject]
+        self._run([*ours, *others])
 
     def _run(self, configs: list[ServeConfig]) -> None:
         together = self.args.start_together
@@ -163,7 +179,7 @@ class Bench:
                 f"  {context:,}: {times.median:.3f} ms a step streamed, {found['whole_median_ms']:.3f} answered whole, "
                 f"accept length {times.accept_length:.2f}"
             )
-            if self.args.profile:
+            if self.args.profile and config.backend == self.args.backends[-1]:
                 traces = self.args.work / "traces" / config.file_name
                 profile = asdict(profile_server(server.url, ids, self.args.profile_steps, traces, ROOM))
                 profile["kernels"] = dict(list(profile["kernels"].items())[:KEPT_KERNELS])

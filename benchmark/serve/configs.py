@@ -18,18 +18,18 @@ class ServeConfig:
         backend: the target's ``--attention-backend``.
         draft_backend: ``--speculative-draft-attention-backend``.
         width: the block of DFLASH, the budget of DDTREE.
-        chains_steps: whether a turn of the scheduler may have several steps, where server and batch allow it.
+        turn_ms: ``--speculative-turn-ms``, device time of the steps that a turn of the scheduler may have; 0 for one step.
     """
 
     algorithm: str
     backend: str
     draft_backend: str
     width: int
-    chains_steps: bool = True
+    turn_ms: float = 0.0
 
     @property
     def label(self) -> str:
-        more = "" if self.chains_steps else ", one step a turn"
+        more = f", turns of {self.turn_ms:g} ms" if self.turn_ms else ""
         return f"{self.algorithm} {self.width}, {self.backend}, draft {self.draft_backend}{more}"
 
     @property
@@ -55,7 +55,7 @@ class ServeConfig:
             *("--cuda-graph-bs-decode", "1"),
             # The prefill's graphs take a minute to capture and no part in a decode step.
             "--disable-prefill-cuda-graph",
-            *([] if self.chains_steps else ["--speculative-turn-ms", "0"]),
+            *(["--speculative-turn-ms", str(self.turn_ms)] if self.turn_ms else []),
             *more,
         ]
 

@@ -27,7 +27,7 @@ WARM_CHUNKS = 8
 # A sample is long against the jitter of one chunk's arrival.
 SAMPLE_CHUNKS, SAMPLE_SECONDS = 4, 0.05
 SAMPLE_STEPS = 4
-PROBE_TOKENS = 64
+PROBE_TOKENS = 32
 
 
 @dataclass(frozen=True)

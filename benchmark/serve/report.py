@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of a comparison.
 
-A result of the receipt: algorithm, backend, draft_backend, width, chains_steps, context, and either `error` or median_ms and
+A result of the receipt: algorithm, backend, draft_backend, width, turn_ms, context, and either `error` or median_ms and
 quartiles_ms of a verify step, ms_per_step (a number a sample), steps (seen), steps_per_chunk, accept_length, tokens_per_second, and
 from answers that are not streamed whole_median_ms and whole_ms_per_step. With `--profile` also `profile`: steps, total
 (microseconds a step), kinds (kind -> microseconds a step), kernels (the longest: name -> [kind, microseconds, launches
@@ -16,11 +16,11 @@ Result = dict[str, Any]
 
 
 def server_name(result: Result) -> str:
-    """Algorithm, width, backends, and whether turns of the scheduler are kept at one step."""
+    """Algorithm, width, backends, and the device time of a turn where it may have several steps."""
     return (
         f"{result['algorithm']} {result['width']}, {result['backend']}"
         f", draft on {result['draft_backend']}"
-        f"{'' if result.get('chains_steps', True) else ', one step a turn'}"
+        f"{', turns of {:g} ms'.format(result['turn_ms']) if result.get('turn_ms') else ''}"
     )
 
 
