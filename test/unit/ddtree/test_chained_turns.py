@@ -271,3 +271,23 @@ def test_server_info_says_how_many_steps(worker):
     state.clear()
     SchedulerInternalStateController._add_speculative(controller, state)
     assert "speculative_turns" not in state
+
+
+def test_a_server_whose_capture_fails_says_so(monkeypatch, caplog):
+    worker = Worker()
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.why_not", lambda worker: None)
+    spec = SimpleNamespace(speculative_turn_ms=3.0)
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.get_spec", lambda: spec)
+
+    def fail(state):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    worker._turns, worker.device, worker._eager_steps = None, "cpu", fail
+    worker._buffers = SimpleNamespace(batch_size=4)
+    worker.widths = SimpleNamespace(block_size=BLOCK)
+    worker._prepare_turns()
+    assert worker._turns is None
+    reason = "their capture failed: RuntimeError: operation not permitted when stream is capturing"
+    assert worker.turns_state() == {"most": 1, "reason": reason}
+    assert "not chained" in caplog.text
+    assert worker._steps_of_turn(decode_batch(1, 10)) == 0

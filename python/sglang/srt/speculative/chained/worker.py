@@ -40,7 +40,10 @@ class ChainsTurns:
     _chain_check = None
 
     def _prepare_turns(self) -> None:
-        """At the end of the start-up: capture the graphs of every batch size, or say why steps come one by one."""
+        """At the end of the start-up: capture the graphs of every batch size, or say why steps come one by one.
+
+        The reason is logged and stays in ``/server_info``.
+        """
         self._why_no_turns = why_not(self)
         if self._why_no_turns is not None:
             logger.info("Speculative steps are not chained: %s.", self._why_no_turns)
@@ -60,8 +63,13 @@ class ChainsTurns:
             make_steps=self._graphed_steps if on_gpu else self._eager_steps,
             device=self.device,
         )
-        for batch_size in range(1, most + 1):
-            turns.prepare(batch_size)
+        try:
+            for batch_size in range(1, most + 1):
+                turns.prepare(batch_size)
+        except Exception as error:  # a server that serves step by step is better than none
+            self._why_no_turns = f"their capture failed: {type(error).__name__}: {error}"
+            logger.exception("Speculative steps are not chained, although --speculative-turn-ms asks for it.")
+            return
         self._turns = turns
         self._older_input: Optional[DFlashDraftInputV2] = None
         logger.info(
