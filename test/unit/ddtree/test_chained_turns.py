@@ -14,6 +14,7 @@ from sglang.srt.mem_cache import allocation_sizing
 from sglang.srt.speculative.chained import dflash_worker, eligible, reserve
 from sglang.srt.speculative.chained.length import MEASURE_EVERY, MOST_STEPS, TurnLength
 from sglang.srt.speculative.chained.result import TurnResult, count_steps
+from sglang.srt.speculative.chained.self_test import compare_steps
 from sglang.srt.speculative.chained.state import TurnLayout, TurnState
 from sglang.srt.speculative.chained.turn import Turns
 from sglang.srt.speculative.chained.worker import ChainsTurns
@@ -291,3 +292,26 @@ def test_a_server_whose_capture_fails_says_so(monkeypatch, caplog):
     assert worker.turns_state() == {"most": 1, "reason": reason}
     assert "not chained" in caplog.text
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0
+
+
+def test_captured_steps_are_compared_with_single_ones():
+    state = TurnState.allocate(TurnLayout(BLOCK, MOST_STEPS), 1, "cpu")
+    table = torch.zeros(2, 64, dtype=torch.int32)
+    runner = SimpleNamespace(
+        req_to_token_pool=SimpleNamespace(req_to_token=table),
+        token_to_kv_pool_allocator=SimpleNamespace(size=100, page_size=16),
+        model_config=SimpleNamespace(vocab_size=1000),
+    )
+
+    class Looking(Steps):
+        def run(self, count: int) -> None:
+            self.slots = table[0].tolist()
+            super().run(count)
+
+    alike, other = (Looking(state), Looking(state)), Looking(state)
+    compare_steps(runner, state, *alike, most_keys=33)
+    assert all(steps.slots == [*range(80, 113), *[0] * 31] for steps in alike)
+    assert not table.any()
+    other.draw = random.Random(1)
+    with pytest.raises(RuntimeError, match="captured steps emit"):
+        compare_steps(runner, state, Looking(state), other, most_keys=33)

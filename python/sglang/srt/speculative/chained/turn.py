@@ -96,7 +96,7 @@ class Turns:
 
 
 class EagerSteps:
-    """Steps whose launches are made one by one, as on a CPU."""
+    """Steps whose launches are made one by one, as on a CPU, and on a GPU to check captured ones."""
 
     uses_graphs = False
 
@@ -110,7 +110,9 @@ class EagerSteps:
             block = self._parts.draft_batch(self._state)
             with self._draft_context():
                 drafted = self._draft.forward(block)
-                self._parts.after_draft(drafted.logits_output.hidden_states)
+                # A captured draft ends with the choice.
+                if not drafted.can_run_graph:
+                    self._parts.after_draft(drafted.logits_output.hidden_states)
             verified = self._target.forward(self._parts.verify_batch(self._state))
             self._parts.accept(self._state, verified.logits_output)
 

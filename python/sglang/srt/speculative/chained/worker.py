@@ -16,6 +16,7 @@ from sglang.srt.speculative.chained.eligible import verifies_by_ours, why_not
 from sglang.srt.speculative.chained.graphs import GraphedSteps
 from sglang.srt.speculative.chained.length import MOST_STEPS
 from sglang.srt.speculative.chained.result import TurnResult
+from sglang.srt.speculative.chained.self_test import compare_steps
 from sglang.srt.speculative.chained.state import TurnState
 from sglang.srt.speculative.chained.tree_parts import TreeParts
 from sglang.srt.speculative.chained.turn import EagerSteps, Steps, Turns
@@ -87,7 +88,7 @@ class ChainsTurns:
     def _graphed_steps(self, state: TurnState) -> Steps:
         parts = TreeParts(self, self._chain_check)
         with torch.inference_mode():
-            return GraphedSteps(
+            steps = GraphedSteps(
                 state,
                 parts,
                 self.draft_model_runner,
@@ -95,6 +96,10 @@ class ChainsTurns:
                 self._draft_context(),
                 self._workspaces,
             )
+            if len(state.seq_lens) == 1:
+                most_keys = MOST_STEPS * self.widths.block_size + self.widths.window
+                compare_steps(self.model_runner, state, steps, self._eager_steps(state), most_keys=most_keys)
+        return steps
 
     def _workspaces(self) -> list[torch.Tensor]:
         """Of SGLang's writer of the draft's rows, which grow with the longest prefill."""
