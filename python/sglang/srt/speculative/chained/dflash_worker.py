@@ -63,13 +63,12 @@ class ChainedDFlashWorker(ChainsTurns, TreeSteps, DFlashWorkerV2):
 
     def finish_setup(self) -> None:
         """Last step of the start-up: the pools have their final sizes and backing."""
-        self.widths = TreeWidths(
-            block_size=int(self.block_size), budget=int(self.block_size) - 1, candidates=1
-        )
-        self._buffers = None
         self._prepare_turns()
 
     def _before_turns(self) -> None:
+        self.widths = TreeWidths(
+            block_size=int(self.block_size), budget=int(self.block_size) - 1, candidates=1
+        )
         prepare_native(self.device)
         self._allocate_step_buffers()
         self._candidates = BestTokens(self, self._buffers.batch_size, self.widths.block_size)

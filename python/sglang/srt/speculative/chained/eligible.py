@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
+from sglang.kernels.ops.ddtree.tree_build import MAX_DEPTH
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import VerifyMode
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
@@ -31,6 +32,7 @@ def why_not(worker: DFlashWorkerV2) -> Optional[str]:
         (_attends_elsewhere(draft), f"the draft does not attend on {BACKEND_NAME}"),
         (not verifies_by_ours(target), "--ddtree-verify is not on"),
         (_lacks_graphs(worker), "no CUDA graphs of both models"),
+        (not 2 <= worker.block_size <= MAX_DEPTH + 1, f"a draft block of {worker.block_size} tokens"),
         (target.lora_manager is not None, "LoRA"),
         (target.model_config.model_is_mrope, "a model with several position axes"),
         (worker.selector is not None or worker.lilicorr is not None or worker._is_domino, "a draft head"),
