@@ -291,6 +291,7 @@ def test_a_server_whose_capture_fails_says_so(monkeypatch, caplog):
     reason = "their capture failed: RuntimeError: operation not permitted when stream is capturing"
     assert worker.turns_state() == {"most": 1, "reason": reason}
     assert "not chained" in caplog.text
+    assert worker.model_runner.shared_read_done_event is None
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0
 
 

@@ -71,6 +71,8 @@ class ChainsTurns:
             self._why_no_turns = f"their capture failed: {type(error).__name__}: {error}"
             logger.exception("Speculative steps are not chained, although --speculative-turn-ms asks for it.")
             return
+        finally:
+            self._forget_reads()
         self._turns = turns
         self._older_input: Optional[DFlashDraftInputV2] = None
         logger.info(
@@ -81,6 +83,10 @@ class ChainsTurns:
             most,
             ", from captured graphs" if on_gpu else "",
         )
+
+    def _forget_reads(self) -> None:
+        """The scheduler waits for the reads of the forward before; those of the start-up were of nobody's rows."""
+        self.model_runner.shared_read_done_event = None
 
     def _before_turns(self) -> None:
         """Make what the pieces of a step need and the worker does not have yet."""

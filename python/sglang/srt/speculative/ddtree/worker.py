@@ -131,6 +131,7 @@ class DDTreeWorker(ChainsTurns, TreeSteps, DFlashWorkerV2):
         self._kv_rows = kv_rows_of(self.target_worker.model_runner.token_to_kv_pool)
         if self.widths.num_nodes >= 3:
             self._test_the_mask()
+            self._forget_reads()
         self._prepare_turns()
 
     def _test_the_mask(self) -> None:
