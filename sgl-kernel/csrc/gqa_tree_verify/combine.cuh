@@ -23,8 +23,8 @@ struct Combine {
 
   // Laid over the rings when they are no longer used.
   struct Scratch {
-    float weights[kWarps][kItemRows][kMaxBlocks];
-    float sums[kWarps][8][32];
+    float weights[T::kWarps][kItemRows][kMaxBlocks];
+    float sums[T::kWarps][8][32];
   };
   static_assert(sizeof(Scratch) <= kTileBytes);
 
@@ -33,11 +33,11 @@ struct Combine {
   const OutputArgs& args;
   const Plan& plan;
 
-  // All threads call it together when the block has written its parts. starts_cut: the last of them only starts its tile.
+  // All warps that attend call it together when the block has written its parts. starts_cut: the last one only starts its tile.
   __device__ __forceinline__ void run(bool starts_cut) const {
     const bool ends_cut = plan.step > 0;
     if (!ends_cut && !starts_cut) return;
-    __syncthreads();
+    sync();
     if (threadIdx.x == 0) {
       __threadfence();
       if (ends_cut) atomicAdd(args.arrived + plan.cut_first, 1);
@@ -47,9 +47,9 @@ struct Combine {
         }
     }
     if (!ends_cut) return;
-    __syncthreads();
+    sync();
     items();
-    __syncthreads();
+    sync();
     if (threadIdx.x == 0 && atomicAdd(args.departed + plan.cut_first, 1) == plan.cut_parts - 2) {
       args.departed[plan.cut_first] = 0;  // the last reader leaves them as the next launch wants them
       args.arrived[plan.cut_first] = 0;
@@ -57,10 +57,11 @@ struct Combine {
   }
 
  private:
+  __device__ __forceinline__ static void sync() { ptx::named_barrier(1, T::kAttendThreads); }
   __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
   __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ int64_t slot(int i) const {
-    return i == 0 ? plan.cut_first_slot : 2 * (plan.cut_first + i);
+    return i == 0 ? plan.cut_first_slot : 2 * (plan.cut_first + i * work.side);
   }
 
   __device__ __forceinline__ void items() const {
@@ -68,10 +69,10 @@ struct Combine {
     const int readers = plan.cut_parts - 1;
     const int items = (rows + kItemRows - 1) / kItemRows;
     const int mine = (items + readers - 1) / readers;
-    int team = kWarps;  // warps an item
-    while (team > 1 && team * mine > kWarps) team /= 2;
-    const int teams = kWarps / team;
-    const int first = blockIdx.x - plan.cut_first - 1;
+    int team = T::kWarps;  // warps an item
+    while (team > 1 && team * mine > T::kWarps) team /= 2;
+    const int teams = T::kWarps / team;
+    const int first = (static_cast<int>(blockIdx.x) - plan.cut_first) / work.side - 1;
     for (int round = 0; round < mine; round += teams) {
       const int item = first + (round + warp() / team) * readers;
       const bool mine_too = item < items && round + warp() / team < mine;
@@ -85,12 +86,12 @@ struct Combine {
       if (team > 1) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) scratch.sums[warp()][i][lane()] = acc[i];
-        __syncthreads();
+        sync();
         if (warp() % team == 0)
           for (int w = 1; w < team; ++w)
 #pragma unroll
             for (int i = 0; i < 8; ++i) acc[i] += scratch.sums[warp() + w][i][lane()];
-        __syncthreads();
+        sync();
       }
       if (mine_too && warp() % team == 0 && item * kItemRows + lane() / kLanesPerRow < rows) store(acc, sum_and_top, row);
     }

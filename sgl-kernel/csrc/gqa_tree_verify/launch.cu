@@ -14,26 +14,34 @@ DDTREE_GQA_HEAD_DIM(extern, 256)
 namespace {
 
 // Attributes are asked for once: a call must cost little more than its launch.
-int blocks_of_current_card() {
+const Card& current_card() {
   constexpr int kMaxCards = 64;
-  static int blocks[kMaxCards] = {};
+  static Card cards[kMaxCards] = {};
   int device = 0;
   DDTREE_CUDA_CHECK(cudaGetDevice(&device));
-  int& count = blocks[device % kMaxCards];
-  if (count == 0) {
-    int sms = 0;
+  Card& card = cards[device % kMaxCards];
+  if (card.blocks == 0) {
+    int sms = 0, major = 0;
+    DDTREE_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     DDTREE_CUDA_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
     prepare_dim<64>();
     prepare_dim<128>();
     prepare_dim<256>();
-    count = std::min(sms, kMaxBlocks);
+    card = {std::min(sms, kMaxBlocks), major >= 9};
   }
-  return count;
+  return card;
 }
 
-int rows_of_tile(int rows, int head_dim) {
+int rows_of_tile(int rows, int head_dim, const Card& card) {
   if (rows <= 16 && head_dim <= 128) return 16;
-  return rows <= 64 ? 64 : 128;
+  return rows <= 64 || !card.moves_registers ? 64 : 128;  // 128 rows need the registers
+}
+
+// As many as leave hardly a block idle.
+int tiles_side_by_side(int row_tiles, int blocks) {
+  for (int side = row_tiles; side > 1; --side)
+    if (row_tiles % side == 0 && blocks % side * 32 <= blocks && side <= blocks) return side;
+  return 1;
 }
 
 // Two parts a block, fp16 and their log-sum-exp, and two counters a block.
@@ -50,13 +58,14 @@ int64_t workspace_bytes(int blocks, int rows, int head_dim) {
 
 int64_t gqa_tree_verify_cuda_workspace_bytes(int max_num_nodes, int num_heads, int num_kv_heads, int head_dim, int num_sms) {
   // Whatever the batch and the context. Smaller calls may take a smaller tile, never a larger one.
-  return gqa::workspace_bytes(std::min(num_sms, gqa::kMaxBlocks),
-                              gqa::rows_of_tile(max_num_nodes * (num_heads / num_kv_heads), head_dim), head_dim);
+  const int rows = gqa::rows_of_tile(max_num_nodes * (num_heads / num_kv_heads), head_dim, gqa::current_card());
+  return gqa::workspace_bytes(std::min(num_sms, gqa::kMaxBlocks), rows, head_dim);
 }
 
 void gqa_tree_verify_cuda(const GqaTreeVerifyParams& p, CUstream_st* stream) {
   using namespace gqa;
-  const int blocks = blocks_of_current_card();
+  const Card& card = current_card();
+  const int blocks = card.blocks;
   KernelArgs args;
   args.work.prefix_lens = p.prefix_lens;
   args.work.batch = p.batch;
@@ -66,8 +75,9 @@ void gqa_tree_verify_cuda(const GqaTreeVerifyParams& p, CUstream_st* stream) {
   args.work.rows = p.num_nodes * args.work.group;
   args.work.window = p.window;
   args.work.min_steps = 1;
-  const int tile_rows = rows_of_tile(args.work.rows, p.head_dim);
+  const int tile_rows = rows_of_tile(args.work.rows, p.head_dim, card);
   args.work.row_tiles = (args.work.rows + tile_rows - 1) / tile_rows;
+  args.work.side = tiles_side_by_side(args.work.row_tiles, blocks);
   const int64_t needed = workspace_bytes(blocks, tile_rows, p.head_dim);
   if (p.workspace == nullptr || p.workspace_bytes < needed)
     TVM_FFI_THROW(ValueError) << "workspace holds " << p.workspace_bytes << " bytes, this call needs " << needed
@@ -108,11 +118,11 @@ void gqa_tree_verify_cuda(const GqaTreeVerifyParams& p, CUstream_st* stream) {
   args.output.parts = reinterpret_cast<__half*>(after_counters + lse_bytes(blocks, tile_rows));
 
   if (p.head_dim == 64)
-    launch_dim<64>(tile_rows, p.fp8, args, blocks, stream);
+    launch_dim<64>(tile_rows, p.fp8, args, card, stream);
   else if (p.head_dim == 128)
-    launch_dim<128>(tile_rows, p.fp8, args, blocks, stream);
+    launch_dim<128>(tile_rows, p.fp8, args, card, stream);
   else
-    launch_dim<256>(tile_rows, p.fp8, args, blocks, stream);
+    launch_dim<256>(tile_rows, p.fp8, args, card, stream);
 }
 
 }  // namespace ddtree

@@ -7,6 +7,11 @@
 
 namespace ddtree::gqa {
 
+struct Card {
+  int blocks;            // that run at once
+  bool moves_registers;  // between warps: from sm_90 on
+};
+
 template <int HeadDim, int Rows, bool Fp8>
 void prepare_kernel() {
   DDTREE_CUDA_CHECK(cudaFuncSetAttribute(tree_verify_kernel<HeadDim, Rows, Fp8>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -14,10 +19,10 @@ void prepare_kernel() {
 }
 
 template <int HeadDim, int Rows, bool Fp8>
-void launch_kernel(const KernelArgs& args, int blocks, cudaStream_t stream) {
+void launch_kernel(const KernelArgs& args, Card card, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(kThreads);
+  config.gridDim = dim3(card.blocks);
+  config.blockDim = dim3(32 * (attend_warps(HeadDim, Rows, card.moves_registers) + kLoadWarps));
   config.dynamicSmemBytes = sizeof(Smem<Tile<HeadDim, Rows, Fp8>>);
   config.stream = stream;
   // Blocks that share a row tile wait for each other: all must be resident at once.
@@ -38,20 +43,20 @@ void prepare_dim() {
 }
 
 template <int HeadDim, bool Fp8>
-void launch_rows(int rows, const KernelArgs& args, int blocks, cudaStream_t stream) {
+void launch_rows(int rows, const KernelArgs& args, Card card, cudaStream_t stream) {
   if constexpr (HeadDim <= 128)
-    if (rows == 16) return launch_kernel<HeadDim, 16, Fp8>(args, blocks, stream);
-  if (rows == 64) return launch_kernel<HeadDim, 64, Fp8>(args, blocks, stream);
-  launch_kernel<HeadDim, 128, Fp8>(args, blocks, stream);
+    if (rows == 16) return launch_kernel<HeadDim, 16, Fp8>(args, card, stream);
+  if (rows == 64) return launch_kernel<HeadDim, 64, Fp8>(args, card, stream);
+  launch_kernel<HeadDim, 128, Fp8>(args, card, stream);
 }
 
 template <int HeadDim>
-void launch_dim(int rows, bool fp8, const KernelArgs& args, int blocks, cudaStream_t stream) {
-  fp8 ? launch_rows<HeadDim, true>(rows, args, blocks, stream) : launch_rows<HeadDim, false>(rows, args, blocks, stream);
+void launch_dim(int rows, bool fp8, const KernelArgs& args, Card card, cudaStream_t stream) {
+  fp8 ? launch_rows<HeadDim, true>(rows, args, card, stream) : launch_rows<HeadDim, false>(rows, args, card, stream);
 }
 
 #define DDTREE_GQA_HEAD_DIM(linkage, dim)  \
   linkage template void prepare_dim<dim>(); \
-  linkage template void launch_dim<dim>(int, bool, const KernelArgs&, int, cudaStream_t);
+  linkage template void launch_dim<dim>(int, bool, const KernelArgs&, Card, cudaStream_t);
 
 }  // namespace ddtree::gqa

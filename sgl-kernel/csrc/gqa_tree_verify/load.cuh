@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// K and V of a group's tiles, from the pool into the group's ring: K of a tile, V of the tile, K of the next one.
+// The load warps: K and V of the groups' tiles, from the pool into the groups' rings as their slots become free: K of a tile,
+// V of the tile, K of the next one.
 //
-// Every warp of the group copies a run of rows of each half, 16 bytes a lane. A lane knows the slot of one of its warp's rows;
-// slots are fetched one tile ahead. Rows lie unpadded; the 16-byte chunks of a row are permuted so that ldmatrix meets no bank
-// conflict.
+// A load warp copies a run of rows of each half, 16 bytes a lane. A lane knows the slot of one of its warp's rows; slots are
+// fetched one tile ahead. Rows lie unpadded; the 16-byte chunks of a row are permuted so that ldmatrix meets no bank conflict.
 #pragma once
 
 #include "common/ptx.cuh"
@@ -26,67 +26,93 @@ __device__ __forceinline__ constexpr unsigned swizzle(unsigned row) {
   return RowBytes == 64 ? row / 2 % 4 : row % 8;
 }
 
+// Where a warp is in a ring, in one register.
+template <int Ring>
+struct Cursor {
+  uint32_t state = 0;  // slot, its barrier's phase from bit 8
+
+  __device__ __forceinline__ int slot() const { return state & 0xff; }
+  __device__ __forceinline__ uint32_t phase() const { return state >> 8 & 1; }
+  __device__ __forceinline__ void advance() {
+    ++state;
+    if (slot() == Ring) state = (state & ~0xffu) ^ 0x100;
+  }
+  __device__ __forceinline__ void set_phase(uint32_t phase) { state = (state & 0xff) | phase << 8; }
+};
+
 template <class T>
-struct Loader {
-  static constexpr int kWarpRows = T::kKeys / T::kRowWarps;
+struct LoadWarp {
+  static constexpr int kWarpRows = T::kKeys / T::kLoadersPerGroup;
   static constexpr int kLanesPerRow = T::kRowBytes / 16;
   static constexpr int kRowsAtOnce = 32 / kLanesPerRow;
+  static constexpr int kRingBytes = T::kRing * T::kHalfBytes;
+  static constexpr int kArrivals = 32 * T::kLoadersPerGroup;  // on a full barrier
   static_assert(kWarpRows <= 32 && kWarpRows % kRowsAtOnce == 0);
 
+  Smem<T>& smem;
+  const Work& work;
   const KvSource& source;
-  const int32_t* table;
-  const char *k, *v;  // this lane's chunk of the head's columns
-  uint32_t ring;      // shared address of the group's ring
-  uint32_t offset;    // of this lane's first row and chunk in a half
-  int first, last;    // keys that may be read
-  int key;            // of this lane's row in the next tile to be looked up
-  int slot, next_slot;
-  int at = 0;         // half of the ring that is filled next
-  int left;           // tiles whose K has not been asked for
+  const int warp;  // among the load warps
+  Cursor<T::kRing> at;
 
-  __device__ __forceinline__ Loader(const KvSource& source, const Work& work, const Piece& piece, unsigned char* tiles,
-                                    int group, int row_warp)
-      : source(source), table(source.page_table + piece.batch * source.page_table_stride),
-        first(work.begin(piece.batch)), last(work.end(piece.batch) - 1), left(piece.count) {
-    const int lane = threadIdx.x % 32, head = piece.tile / work.row_tiles;
-    const unsigned row = row_warp * kWarpRows + lane / kLanesPerRow, chunk = lane % kLanesPerRow;
-    ring = ptx::smem_addr(tiles) + group * (T::kRing * T::kHalfBytes);
-    offset = row * T::kRowBytes + (chunk ^ swizzle<T::kRowBytes>(row)) * 16;
-    k = source.k_pool + head * source.k_head_bytes + chunk * 16;
-    v = source.v_pool + head * source.v_head_bytes + chunk * 16;
-    key = first + piece.step * T::kStepKeys + group * T::kKeys + row_warp * kWarpRows + lane % kWarpRows;
-    next_slot = look_up();
-  }
-
-  // Starts the copies of the next half, if there is one; counts as a group of copies in any case.
-  template <bool IsValue>
-  __device__ __forceinline__ void issue() {
-    if constexpr (!IsValue) {
-      slot = next_slot;
-      next_slot = look_up();
-    }
-    if (IsValue ? left >= 0 : left-- > 0) {
-      const int lane = threadIdx.x % 32;
-      const char* const base = IsValue ? v : k;
-      const uint32_t row_bytes = IsValue ? source.v_row_bytes : source.k_row_bytes;
-      const uint32_t to = ring + at * T::kHalfBytes;
+  // The piece's halves, for all groups that this warp serves.
+  __device__ __forceinline__ void run(const Piece& piece) {
+    const unsigned lane = threadIdx.x % 32;
+    const int group = T::kGroupsPerLoader > 1 ? warp * T::kGroupsPerLoader : warp / T::kLoadersPerGroup;
+    const int part = warp % T::kLoadersPerGroup;
+    const int head = piece.tile / work.row_tiles;
+    const unsigned row = part * kWarpRows + lane / kLanesPerRow, chunk = lane % kLanesPerRow;
+    const uint32_t offset = ptx::smem_addr(smem.tiles) + group * (T::kRing * T::kHalfBytes) + row * T::kRowBytes +
+                            (chunk ^ swizzle<T::kRowBytes>(row)) * 16;
+    const char* const k = source.k_pool + head * source.k_head_bytes + chunk * 16;
+    const char* const v = source.v_pool + head * source.v_head_bytes + chunk * 16;
+    const int32_t* const table = source.page_table + piece.batch * source.page_table_stride;
+    const int last = work.end(piece.batch) - 1;
+    int key = work.begin(piece.batch) + piece.step * T::kStepKeys + group * T::kKeys + part * kWarpRows + lane % kWarpRows;
+    int next[T::kGroupsPerLoader];
 #pragma unroll
-      for (int r = 0; r < kWarpRows; r += kRowsAtOnce) {
-        const uint32_t row = __shfl_sync(~0u, slot, r + lane / kLanesPerRow);
-        ptx::cp_async_16(to + (offset ^ swizzle<T::kRowBytes>(r) * 16) + r * T::kRowBytes,
-                         base + static_cast<uint64_t>(row) * row_bytes);
+    for (int g = 0; g < T::kGroupsPerLoader; ++g) next[g] = look_up(table, min(key + g * T::kKeys, last));
+    // Where a group takes a turn of the ring at a time, the last one may end with empty halves.
+    const int tiles = T::kTurn == 1 ? piece.count : (piece.count + T::kTurn - 1) / T::kTurn * T::kTurn;
+    for (int i = 0; i < tiles; ++i) {
+      int slots[T::kGroupsPerLoader];
+      key += T::kStepKeys;
+#pragma unroll
+      for (int g = 0; g < T::kGroupsPerLoader; ++g) {
+        slots[g] = next[g];
+        next[g] = look_up(table, min(key + g * T::kKeys, last));
       }
+#pragma unroll
+      for (int g = 0; g < T::kGroupsPerLoader; ++g)
+        copy(k, source.k_row_bytes, slots[g], group + g, offset + g * kRingBytes, i < piece.count);
+      at.advance();
+#pragma unroll
+      for (int g = 0; g < T::kGroupsPerLoader; ++g)
+        copy(v, source.v_row_bytes, slots[g], group + g, offset + g * kRingBytes, i < piece.count);
+      at.advance();
     }
-    ptx::cp_async_commit();
-    if (++at == T::kRing) at = 0;
   }
 
  private:
-  // The slot of this lane's key, and on to the next tile. Keys past either end repeat the nearest one that the request owns.
-  __device__ __forceinline__ int look_up() {
-    const int token = min(key, last);
-    key += T::kStepKeys;
+  // The slot of a key. Keys past the end repeat the last one, so that nothing is read that the request does not own.
+  __device__ __forceinline__ int look_up(const int32_t* table, int token) const {
     return (__ldg(table + (token >> source.page_shift)) << source.page_shift) + (token & ((1 << source.page_shift) - 1));
+  }
+
+  __device__ __forceinline__ void copy(const char* base, uint32_t row_bytes, int slot, int group, uint32_t offset,
+                                       bool wanted) const {
+    ptx::mbarrier_wait(&smem.empty[group][at.slot()], at.phase() ^ 1);  // a fresh ring is free
+    const int lane = threadIdx.x % 32;
+    offset += at.slot() * T::kHalfBytes;
+    if (wanted) {
+#pragma unroll
+      for (int r = 0; r < kWarpRows; r += kRowsAtOnce) {
+        const uint32_t row = __shfl_sync(~0u, slot, r + lane / kLanesPerRow);
+        ptx::cp_async_16((offset ^ swizzle<T::kRowBytes>(r) * 16) + r * T::kRowBytes,
+                         base + static_cast<uint64_t>(row) * row_bytes);
+      }
+    }
+    ptx::cp_async_arrive(&smem.full[group][at.slot()]);
   }
 };
 

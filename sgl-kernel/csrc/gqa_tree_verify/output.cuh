@@ -59,7 +59,7 @@ struct PieceOutput {
           to[lane + 32] = as_float4(acc[m][2 * pair + 1]);
         }
       }
-      __syncthreads();
+      ptx::named_barrier(1, T::kAttendThreads);
     }
     // Each m16 tile by itself, to keep few factors alive.
 #pragma unroll

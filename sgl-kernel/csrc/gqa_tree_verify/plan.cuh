@@ -5,6 +5,9 @@
 // All steps of all tiles of all requests stand in one line, which is cut into equal shares, one a block. A share is a run of
 // pieces: the rest of one tile, whole tiles, the start of another. A whole tile is written out directly; the parts of a cut
 // tile go to the workspace and are combined in the order of the blocks, so the result does not depend on timing.
+//
+// `side` row tiles of one KV head read the same keys. They do it side by side, in blocks of successive numbers, so that all
+// but one of them find the keys in the L2: the line is then one of such teams of blocks.
 #pragma once
 
 #include "gqa_tree_verify/config.h"
@@ -17,9 +20,11 @@ struct Work {
   int rows, row_tiles;  // of one KV head of a request: nodes x query heads, and how many row tiles they make
   int kv_heads, group;  // group: query heads of a KV head
   int window;           // negative: no limit
+  int side;             // row tiles that are attended side by side; divides row_tiles
   int min_steps;        // a share below this is not worth its own start-up and its part of the combine
 
   __device__ __forceinline__ int tiles() const { return kv_heads * row_tiles; }
+  __device__ __forceinline__ int teams() const { return kv_heads * row_tiles / side; }  // of tiles, of a request
   __device__ __forceinline__ int prefix(int b) const { return __ldg(prefix_lens + b); }
   __device__ __forceinline__ int end(int b) const { return prefix(b) + num_nodes; }
   // The first key that any node sees: the root, at the depth 0, reaches back furthest.
@@ -56,7 +61,7 @@ __device__ __forceinline__ int total_steps(const Work& work) {
   int sum = 0;
   for (int b = threadIdx.x % 32; b < work.batch; b += 32) sum += work.steps<StepKeys>(b);
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-  return sum * work.tiles();
+  return sum * work.teams();
 }
 
 // Where step `at` of the line lies. All lanes of a warp call it together and get the same answer.
@@ -72,7 +77,7 @@ __device__ __forceinline__ Location locate(const Work& work, int at) {
   for (int base = 0; base < work.batch; base += 32) {
     const int b = base + lane;
     const int steps = b < work.batch ? work.steps<StepKeys>(b) : 0;
-    int sum = steps * work.tiles();
+    int sum = steps * work.teams();
     for (int offset = 1; offset < 32; offset *= 2) {
       const int left = __shfl_up_sync(~0u, sum, offset);
       if (lane >= offset) sum += left;
@@ -83,7 +88,7 @@ __device__ __forceinline__ Location locate(const Work& work, int at) {
       Location where;
       where.batch = base + hit;
       where.steps = __shfl_sync(~0u, steps, hit);
-      const int request_begin = before + __shfl_sync(~0u, sum, hit) - where.steps * work.tiles();
+      const int request_begin = before + __shfl_sync(~0u, sum, hit) - where.steps * work.teams();
       where.tile = (at - request_begin) / where.steps;
       where.tile_begin = request_begin + where.tile * where.steps;
       where.step = at - where.tile_begin;
@@ -98,19 +103,19 @@ __device__ __forceinline__ Location locate(const Work& work, int at) {
 template <int StepKeys>
 __device__ __forceinline__ Plan make_plan(const Work& work) {
   Plan plan{};
-  const Shares shares(total_steps<StepKeys>(work), gridDim.x, work.min_steps);
-  const int block = blockIdx.x;
-  if (block >= shares.count || shares.total == 0) return plan;
-  const int begin = shares.begin(block);
+  const Shares shares(total_steps<StepKeys>(work), gridDim.x / work.side, work.min_steps);
+  const int team = blockIdx.x / work.side, member = blockIdx.x % work.side;
+  if (team >= shares.count || shares.total == 0) return plan;
+  const int begin = shares.begin(team);
   const Location where = locate<StepKeys>(work, begin);
-  plan.batch = where.batch, plan.tile = where.tile, plan.step = where.step;
-  plan.total = shares.begin(block + 1) - begin;
+  plan.batch = where.batch, plan.tile = where.tile * work.side + member, plan.step = where.step;
+  plan.total = shares.begin(team + 1) - begin;
   if (where.step > 0) {
     const int first = shares.owner(where.tile_begin);
-    plan.cut_first = first;
+    plan.cut_first = first * work.side + member;
     plan.cut_parts = shares.owner(where.tile_begin + where.steps - 1) - first + 1;
     // A block that began before the tile left its part of it in its second slot.
-    plan.cut_first_slot = 2 * first + (shares.begin(first) < where.tile_begin ? 1 : 0);
+    plan.cut_first_slot = 2 * plan.cut_first + (shares.begin(first) < where.tile_begin ? 1 : 0);
   }
   return plan;
 }
@@ -125,8 +130,9 @@ __device__ __forceinline__ bool next_piece(Piece& piece, const Work& work, const
     piece.batch = plan.batch, piece.tile = plan.tile, piece.step = plan.step;
   } else {
     piece.step = 0;
-    if (++piece.tile == work.tiles()) {
-      piece.tile = 0;
+    piece.tile += work.side;
+    if (piece.tile >= work.tiles()) {
+      piece.tile -= work.tiles();
       do ++piece.batch;
       while (work.steps<StepKeys>(piece.batch) == 0);
     }
