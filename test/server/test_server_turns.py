@@ -82,7 +82,8 @@ def test_every_step_is_counted(server):
     histogram = meta["spec_correct_drafts_histogram"]
     assert sum(histogram) == meta["spec_verify_ct"]
     assert sum(depth * steps for depth, steps in enumerate(histogram)) == meta["spec_num_correct_drafts"]
-    # The prefill's token, then a bonus and its drafts a step; the last step may have had more than was asked for.
+    # The prefill's token, then a bonus and its drafts a step; the last step may have had more than was asked for, and
+    # those behind it do not count.
     emitted = 1 + meta["spec_verify_ct"] + meta["spec_num_correct_drafts"]
     assert 120 <= emitted < 120 + len(histogram)
 

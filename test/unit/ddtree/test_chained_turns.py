@@ -13,7 +13,7 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.mem_cache import allocation_sizing
 from sglang.srt.speculative.chained import dflash_worker, eligible, reserve
 from sglang.srt.speculative.chained.length import MEASURE_EVERY, MOST_STEPS, TurnLength
-from sglang.srt.speculative.chained.result import TurnResult, count_steps
+from sglang.srt.speculative.chained.result import TurnResult, count_steps, lens_within_limits, settle_steps
 from sglang.srt.speculative.chained.self_test import compare_steps
 from sglang.srt.speculative.chained.state import TurnLayout, TurnState
 from sglang.srt.speculative.chained.turn import Turns
@@ -166,20 +166,40 @@ def result_of(depths: list[int]) -> TurnResult:
 
 
 def test_steps_are_counted_each_by_itself():
-    request = Request()
-    assert count_steps(result_of([2, 0, 4]), request, 0) == [2, 0, 4]
+    request, result = Request(), result_of([2, 0, 4])
+    assert lens_within_limits(result, [request]) == [9]
+    assert count_steps(result, request, 0) == [2, 0, 4]
     assert request.histogram == [2, 0]  # the caller enters the last
     assert request.spec_num_cap_tokens == 99
     chain, request = result_of([2, 0, 4]), Request()
     chain.has_trees = False
+    lens_within_limits(chain, [request])
     assert count_steps(chain, request, 0) == [2, 0, 4] and request.spec_num_cap_tokens == 0
 
 
-def test_steps_behind_the_last_token_asked_for_do_not_count():
-    request = Request(max_new_tokens=4)
-    assert count_steps(result_of([2, 0, 4]), request, 0) == [2, 0]
-    request.output_ids = [1, 2, 3]
-    assert count_steps(result_of([2, 0, 4]), request, 0) == [2]
+@pytest.mark.parametrize(("limit", "taken", "kept"), [(3, 3, 1), (4, 4, 2), (5, 9, 3), (9, 9, 3), (99, 9, 3), (1, 3, 1)])
+def test_steps_behind_the_limit_are_not_taken(limit, taken, kept):
+    request, result = Request(max_new_tokens=100 + limit), result_of([2, 0, 4])
+    request.output_ids = [0] * 100
+    assert lens_within_limits(result, [request]) == [taken]
+    assert count_steps(result, request, 0) == [2, 0, 4][:kept]
+    assert request.spec_num_cap_tokens == 33 * kept
+
+
+@pytest.mark.parametrize(("finished_len", "left"), [(14, 1), (13, 1), (15, 2), (16, 3), (19, 3), (None, 3)])
+def test_steps_behind_the_end_do_not_count(finished_len, left):
+    """A request that had 10 tokens, then 4, 1 and 5 from a turn, and was found to end at some length."""
+    request, result = Request(), result_of([3, 0, 4])
+    lens_within_limits(result, [request])
+    request.output_ids, request.finished_len = [0] * 20, finished_len
+    request.spec_verify_ct, request.spec_num_correct_drafts = 2 + 3, 5 + 7
+    request.spec_correct_drafts_histogram, request.spec_num_cap_tokens = [2, 1, 0, 1, 1], 5 * 33
+    settle_steps(result, request, 0)
+    gone = [3, 0, 4][left:]
+    assert request.spec_verify_ct == 5 - len(gone)
+    assert request.spec_num_correct_drafts == 12 - sum(gone)
+    assert sum(request.spec_correct_drafts_histogram) == 5 - len(gone)
+    assert request.spec_num_cap_tokens == 33 * (5 - len(gone))
 
 
 def test_a_step_of_its_own_counts_as_ever():
@@ -238,7 +258,8 @@ def worker(monkeypatch) -> Worker:
 
 
 def decode_batch(size: int, committed: int, **more) -> SimpleNamespace:
-    request = SimpleNamespace(kv=SimpleNamespace(kv_committed_len=committed))
+    sampling = SimpleNamespace(stop_strs=more.pop("stop_strs", []), stop_regex_strs=more.pop("stop_regex_strs", []))
+    request = SimpleNamespace(kv=SimpleNamespace(kv_committed_len=committed), sampling_params=sampling)
     values = {"return_hidden_states": False, "sampling_info": None} | more
     return SimpleNamespace(seq_lens=torch.zeros(size), reqs=[request] * size, **values)
 
@@ -246,6 +267,8 @@ def decode_batch(size: int, committed: int, **more) -> SimpleNamespace:
 def test_which_batches_are_chained(worker):
     assert worker._steps_of_turn(decode_batch(2, 950)) == MOST_STEPS
     assert worker._steps_of_turn(decode_batch(2, 951)) == 1  # the last steps of the context
+    assert worker._steps_of_turn(decode_batch(2, 10, stop_strs=["\n\n"])) == 1
+    assert worker._steps_of_turn(decode_batch(2, 10, stop_regex_strs=["a+"])) == 1
     assert worker._steps_of_turn(decode_batch(BATCH + 1, 10)) == 0
     assert worker._steps_of_turn(decode_batch(1, 10, return_hidden_states=True)) == 0
     worker.greedy = False

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 import torch
@@ -28,10 +28,12 @@ class TurnResult(GenerationBatchResult):
         layout: of the rows.
         rows: int64 [bs, width], on the device and then on the host.
         has_trees: whether the nodes are counted.
+        kept_depths: of each request, those of ``depths`` that it takes; filled on the host.
     """
 
     layout: Optional[TurnLayout] = None
     has_trees: bool = True
+    kept_depths: list[list[int]] = field(default_factory=list)
     rows: Optional[torch.Tensor] = None
 
     @classmethod
@@ -75,24 +77,53 @@ def depths_of(result: GenerationBatchResult) -> list[int]:
     return result.num_correct_drafts_per_req_cpu
 
 
-def count_steps(result: GenerationBatchResult, req: Req, index: int) -> list[int]:
-    """Accepted drafts of each step that a result stands for; all but the last are entered into ``req``'s histogram.
+def lens_within_limits(result: GenerationBatchResult, reqs: list[Req]) -> list[int]:
+    """Tokens that each request takes of a result; of a turn, no step behind the one that reaches the request's limit.
 
-    A turn may run on behind the last token that a request has asked for; steps behind it do not count.
+    So a request ends for the reason, and with the tokens, that it would with steps one by one.
     """
+    lens = result.accept_lens.tolist()
+    if not isinstance(result, TurnResult):
+        return lens
+    for i, (req, depths) in enumerate(zip(reqs, result.depths(), strict=True)):
+        missing, taken, used = req.sampling_params.max_new_tokens - len(req.output_ids), 0, 0
+        for used, depth in enumerate(depths, start=1):
+            taken += depth + 1
+            if taken >= missing:
+                break
+        lens[i] = taken
+        result.kept_depths.append(depths[:used])
+    return lens
+
+
+def count_steps(result: GenerationBatchResult, req: Req, index: int) -> list[int]:
+    """Accepted drafts of each step that a result stands for; all but the last are entered into ``req``'s histogram."""
     if not isinstance(result, TurnResult):
         return [result.num_correct_drafts_per_req_cpu[index]]
-    missing = req.sampling_params.max_new_tokens - len(req.output_ids)
-    counted = []
-    for depth in result.depths()[index]:
-        if counted and missing <= 0:
-            break
-        counted.append(depth)
-        missing -= depth + 1
+    depths = result.kept_depths[index]
     if result.has_trees:
-        nodes = result.nodes()[index]
+        nodes = result.nodes()[index] * len(depths) // result.num_steps
         result.num_cap_tokens += nodes
-        req.spec_num_cap_tokens += nodes * len(counted) // result.num_steps
-    for depth in counted[:-1]:
+        req.spec_num_cap_tokens += nodes
+    for depth in depths[:-1]:
         req.update_spec_correct_drafts_histogram(depth)
-    return counted
+    return depths
+
+
+def settle_steps(result: GenerationBatchResult, req: Req, index: int) -> None:
+    """Take the steps behind a request's end out of its statistics, once the end is known."""
+    if not isinstance(result, TurnResult) or req.finished_len is None:
+        return
+    depths = result.kept_depths[index]
+    wanted = req.finished_len - (len(req.output_ids) - sum(depths) - len(depths))
+    used = 0
+    for used, depth in enumerate(depths, start=1):
+        wanted -= depth + 1
+        if wanted <= 0:
+            break
+    for depth in depths[used:]:
+        req.spec_verify_ct -= 1
+        req.spec_num_correct_drafts -= depth
+        req.spec_correct_drafts_histogram[depth] -= 1
+    if result.has_trees:
+        req.spec_num_cap_tokens -= result.nodes()[index] * (len(depths) - used) // result.num_steps

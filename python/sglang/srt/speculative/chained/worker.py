@@ -132,7 +132,8 @@ class ChainsTurns:
     def _steps_of_turn(self, batch: ScheduleBatch) -> int:
         """The most steps that a turn of ``batch`` may have; 0 if the batch needs the worker's own step.
 
-        A chained step is greedy, returns tokens only, and stays within the context.
+        A chained step is greedy, returns tokens only, and stays within the context. Stop strings are looked for in a
+        turn's text as a whole, where one behind the end of text must not win, so with them a turn has one step.
         """
         if (
             self._turns is None
@@ -142,6 +143,8 @@ class ChainsTurns:
             or not verifies_by_ours(self.model_runner)
         ):
             return 0
+        if any(req.sampling_params.stop_strs or req.sampling_params.stop_regex_strs for req in batch.reqs):
+            return 1
         longest = max(req.kv.kv_committed_len for req in batch.reqs)
         fits = longest + get_alloc_reserve_per_decode() <= self.model_runner.model_config.context_len
         return MOST_STEPS if fits else 1
