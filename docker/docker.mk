@@ -24,7 +24,7 @@ image: $(VENV)/.tools ## an image (FLAVOUR=cpu or cuda, ENGINE=docker, podman or
 image-test: $(VENV)/.image-tools ## build the cpu image with buildah, run its server, ask it: as root, a nightly job
 	@$(PY) -m pytest docker/tests/test_image.py docker/tests/test_serves.py
 
-image-test-cuda: $(VENV)/.image-tools ## the same for the cuda image, whose server needs a GPU and is not started: 50 GB below build/
+image-test-cuda: $(VENV)/.image-tools ## the same for the cuda image, whose server needs a GPU and is not started: 60 GB
 	@IMAGE_TEST_FLAVOUR=cuda $(PY) -m pytest docker/tests/test_image.py docker/tests/test_cuda.py
 
 image-lint: $(VENV)/.image-tools ## hadolint and compose's schema

@@ -22,6 +22,7 @@ def main(archs: str) -> None:
         # Read when the packages are imported. Nothing of what is compiled stays in the image.
         os.environ |= {
             "HOME": folder,
+            "SGLANG_CACHE_DIR": f"{folder}/sglang",
             "SGLANG_JIT_CACHE_DIR": f"{folder}/jit",
             "FLASHINFER_CUDA_ARCH_LIST": ".".join(map(str, capability)),
         }
