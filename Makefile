@@ -56,8 +56,8 @@ test: install $(VENV)/.tests ## the tests, without the long ones (TESTS= narrows
 test-long: install $(VENV)/.tests ## the long tests of DDTREE servers: a nightly job
 	@$(PY) -m pytest test/server -m long
 
-test-gpu: install kernel-install $(VENV)/.tests ## the attention backend on a GPU: its own tests and SGLang's kit, without a server
-	@$(PY) -m pytest test/gpu -k test_backend $(ARGS)
+test-gpu: install kernel-install $(VENV)/.tests ## on a GPU, without a server: the attention backend, by its own tests and SGLang's kit, and training that repeats itself
+	@$(PY) -m pytest test/gpu test/unit/tiny/test_repetition.py -k "test_backend or test_repetition" $(ARGS)
 
 test-gpu-server: install kernel-install $(VENV)/.tests ## the server on a GPU: graphs, soak, agreement with triton, two ranks
 	@$(PY) -m pytest test/gpu -k test_server -s $(ARGS)

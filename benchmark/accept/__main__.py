@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from tools.tiny_models import ModelPair, ensure
 
 BUDGETS = (8, 16, 32, 64, 128)
 WIDTHS = (2, 4, 8)
+# More do not help models of this size, of a server or of the replay.
+THREADS = 1
 MODES = {"greedy": 0.0, "temperature 1": 1.0}
 # These are served; the others are replayed, which is checked against what was served.
 SERVED_WIDTH = 8
-SERVED_BUDGETS = [8, 32, 128]
+SERVED_BUDGETS = [32]
 Outputs = dict[tuple[str, int], Answer]
 
 
@@ -37,6 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=80, help="tokens a request generates")
     parser.add_argument("--prompts", type=int, default=prompts.EACH, help="prompts of each kind of text")
     parser.add_argument("--served", type=int, nargs="*", default=SERVED_BUDGETS, help="budgets that a server runs with")
+    parser.add_argument("--at-once", type=int, default=2, help="servers that run beside each other, a thread each")
     parser.add_argument("--out", type=Path, default=receipt.REPO / "benchmark" / "results")
     return parser.parse_args()
 
@@ -44,7 +48,7 @@ def arguments() -> argparse.Namespace:
 def ask(configuration: Configuration, pair: ModelPair, texts: list[list[int]], tokens: int) -> Outputs:
     """All answers of one server, by mode and number of the prompt."""
     began = time.monotonic()
-    with serve(configuration, pair) as client:
+    with serve(configuration, pair, THREADS) as client:
         ready = time.monotonic()
         answers = {
             (mode, i): client.generate(ids, tokens, temperature)
@@ -98,6 +102,8 @@ def row(name: str, mode: str, steps: list[list[int]], chain: list[list[int]] | N
 
 def main() -> None:
     args = arguments()
+    began = time.monotonic()
+    torch.set_num_threads(THREADS)
     chosen = [p for kind in prompts.KINDS for p in [q for q in prompts.load() if q.kind == kind][: args.prompts]]
     pair = ensure(BUILD / "tiny-models", f"trained-{args.kind}")
     tokenizer = Tokenizer.from_file(str(pair.target / "tokenizer.json"))
@@ -108,7 +114,13 @@ def main() -> None:
         Configuration("DFLASH"),
         *(Configuration("DDTREE", Tree(budget, SERVED_WIDTH)) for budget in args.served),
     ]
-    outputs = {c: ask(c, pair, texts, args.tokens) for c in tqdm(served, desc="servers")}
+    with ThreadPoolExecutor(args.at_once) as pool:
+        asked = {c: pool.submit(ask, c, pair, texts, args.tokens) for c in served}
+        try:
+            outputs = {c: answers.result() for c, answers in tqdm(asked.items(), desc="servers")}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     plain = outputs[served[0]]
     for configuration, answers in outputs.items():
         wrong = [i for i in range(len(texts)) if answers["greedy", i].ids != plain["greedy", i].ids]
@@ -151,13 +163,15 @@ def main() -> None:
     name = f"accept-{args.kind}"
     sources = [path for folder in ("accept", "tiny") for path in (receipt.REPO / "benchmark" / folder).glob("*.py")]
     config = {
+        "servers_at_once": args.at_once,
+        "seconds": round(time.monotonic() - began),
         "pair": args.kind,
         "prompts": len(texts),
         "tokens": args.tokens,
         "block": BLOCK,
         "dtype": "float32",
         "batch": 1,
-        "threads": torch.get_num_threads(),
+        "threads": THREADS,
     }
     made = receipt.make_receipt(name, rows, config=config, sources=sources)
     receipt.write_receipt(args.out / f"{name}.json", made)

@@ -92,13 +92,14 @@ class Client:
 
 
 @contextmanager
-def serve(configuration: Configuration, pair: ModelPair) -> Iterator[Client]:
-    """A server for as long as the block lasts.
+def serve(configuration: Configuration, pair: ModelPair, threads: int) -> Iterator[Client]:
+    """A server of so many threads for as long as the block lasts.
 
     Raises:
         ServerDied: it does not start; carries the end of its log.
     """
     environ = os.environ | {"HF_HUB_OFFLINE": "1", "SGLANG_CACHE_DIR": str(BUILD / "sglang-cache")}
+    environ |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     name = str(configuration).replace(" ", "-").replace(",", "")
     server = Server(configuration.arguments(pair), BUILD / "accept-logs" / f"{name}.log", environ)
     try:

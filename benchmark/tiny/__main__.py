@@ -7,9 +7,8 @@ import argparse
 import dataclasses
 import json
 import math
-import os
-import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,25 @@ from benchmark.tiny import corpus, evaluation, export, training, vocabulary
 from benchmark.tiny.drafter import Drafter
 from benchmark.tiny.sizes import DRAFTERS, LONGEST, TARGETS
 from benchmark.tiny.target import Target
-from benchmark.tiny.training import Lesson, Recipe, Studied, Windows
+from benchmark.tiny.training import Curve, Recipe, Studied, Texts, Windows
 from benchmark.tiny.trigram import Trigram
 
 # What the target writes for its drafter: prompt and continuation together are one training window.
 PROMPT, WRITTEN = 128, 384
-# Peak rates, batches and lengths found on short runs; steps fit a few minutes of an H200.
-TARGET_RECIPE = Recipe(steps=9000, seconds=math.inf, length=1024, batch=16, peak=3e-3)
-DRAFTER_RECIPE = Recipe(steps=12000, seconds=math.inf, length=PROMPT + WRITTEN, batch=48, peak=3e-3, decay=0.05)
-DROPOUT = 0.05
+# Of the short texts of a drafter's step, the share that the target wrote.
+OWN = 0.75
+# Peak rates, batches and lengths found on short runs; steps fit a few minutes of an H200 that both pairs share.
+RECIPES = {
+    ("mla", "target"): Recipe(steps=8900, length=1024, batch=16, peak=3e-3),
+    ("mla", "drafter"): Recipe(steps=8000, length=PROMPT + WRITTEN, batch=24, peak=2e-3, decay=0.05),
+    ("gqa", "target"): Recipe(steps=4000, length=1024, batch=16, peak=3e-3),
+    ("gqa", "drafter"): Recipe(steps=6000, length=PROMPT + WRITTEN, batch=24, peak=2e-3, decay=0.05),
+}
+DROPOUT = 0.1
 BLOCKS = 32
-# Tokens of the prompts that the accept length is measured on.
-EVALUATED = 256
+# Held-out prompts of each kind of text: how many, and tokens of each and of what the target says after it. A small
+# target soon repeats itself, and that is easily drafted, so the first tokens are judged by themselves too.
+EVALUATED, SAID, FIRST = 48, 256, 80
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,13 @@ class Text:
     ids: Tensor
     held_out: dict[str, Tensor]
 
-    def trigram(self) -> Trigram:
-        """The yardstick, from the training ids."""
-        return Trigram(self.ids.cpu().numpy(), vocabulary.SIZE)
+    @cached_property
+    def trigram(self) -> dict[str, float]:
+        """The yardstick: a trigram model's perplexity by kind of file."""
+        model = Trigram(self.ids.cpu().numpy(), vocabulary.SIZE)
+        return {
+            name: math.exp(-model.log_probabilities(ids.cpu().numpy()).mean()) for name, ids in self.held_out.items()
+        }
 
 
 def arguments() -> argparse.Namespace:
@@ -59,15 +69,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--any-corpus", action="store_true", help="accept another text than the recorded one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    for name, recipe in (("target", TARGET_RECIPE), ("drafter", DRAFTER_RECIPE)):
-        parser.add_argument(f"--{name}-steps", type=int, default=recipe.steps)
-        parser.add_argument(f"--{name}-seconds", type=float, default=math.inf, help="end earlier, learning rate at 0")
-        parser.add_argument(f"--{name}-batch", type=int, default=recipe.batch)
-        parser.add_argument(f"--{name}-peak", type=float, default=recipe.peak, help="learning rate at the start")
+    for part in ("target", "drafter"):
+        parser.add_argument(f"--{part}-steps", type=int, help="default: those of the kept weights")
+        parser.add_argument(f"--{part}-seconds", type=float, help="after the first steps, take as many as fit")
+        parser.add_argument(f"--{part}-batch", type=int, help="sequences a step")
+        parser.add_argument(f"--{part}-peak", type=float, help="highest learning rate")
     parser.add_argument("--targets", type=Path, help="take KIND/target from here and train drafters only")
-    parser.add_argument("--drafters", type=Path, help="go on from KIND/draft that lie here")
-    parser.add_argument("--compile", action="store_true", help="compile the layers for training")
-    parser.add_argument("--written", type=int, default=4096, help="windows that the target writes for its drafter")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--written", type=int, default=8192, help="windows that the target writes for its drafter")
     return parser.parse_args()
 
 
@@ -111,146 +120,133 @@ def read_text(args: argparse.Namespace) -> Text:
 
 
 def perplexities(target: Target, text: Text) -> dict[str, Any]:
-    """Perplexity a token by kind of file: the model at two window lengths, and the trigram model."""
-    yardstick = text.trigram()
+    """Perplexity a token by kind of file, at two window lengths."""
     return {
         kind: {
             "tokens": len(ids),
             f"model, windows of {LONGEST}": math.exp(evaluation.mean_loss(target, ids, LONGEST, batch=4)),
             "model, windows of 1024": math.exp(evaluation.mean_loss(target, ids, 1024)),
-            "trigram": math.exp(-yardstick.log_probabilities(ids.cpu().numpy()).mean()),
         }
         for kind, ids in text.held_out.items()
     }
 
 
-def recipes(args: argparse.Namespace) -> tuple[Recipe, Recipe]:
-    """Both recipes with the command line's changes."""
-    return tuple(
-        dataclasses.replace(
-            recipe,
-            steps=getattr(args, f"{name}_steps"),
-            seconds=getattr(args, f"{name}_seconds"),
-            batch=getattr(args, f"{name}_batch"),
-            peak=getattr(args, f"{name}_peak"),
-        )
-        for name, recipe in (("target", TARGET_RECIPE), ("drafter", DRAFTER_RECIPE))
-    )
+def recipe_of(kind: str, part: str, args: argparse.Namespace) -> Recipe:
+    """The recipe of a ``"target"`` or ``"drafter"`` with the command line's changes."""
+    said = {key: getattr(args, f"{part}_{key}") for key in ("steps", "seconds", "batch", "peak")}
+    changes = {key: value for key, value in said.items() if value is not None}
+    graphs = args.device.startswith("cuda") and not args.eager
+    return dataclasses.replace(RECIPES[kind, part], **changes, graphs=graphs)
 
 
-def train_pair(kind: str, args: argparse.Namespace, text: Text) -> dict[str, Any]:
-    """Train and export one pair; returns what there is to say about it."""
-    torch.manual_seed(args.seed)
-    size = TARGETS[kind]
-    target = Target(size, DROPOUT).to(args.device)
-    drafter = Drafter(DRAFTERS[kind], len(size.captured) * size.hidden).to(args.device)
-    if args.compile:
-        for model in (target, drafter):
-            model.train_layer = torch.compile(model.train_layer, dynamic=False)
-    for_target, for_drafter = recipes(args)
-    report: dict[str, Any] = {"kind": kind}
+class Report:
+    """What there is to say about a pair, written anew whenever something is added."""
 
-    if args.targets is None:
-        curve = training.train_target(
-            target,
-            Windows(text.ids, args.seed),
-            for_target,
-            lambda: evaluation.mean_loss(target, text.held_out["library"], 1024, limit=48),
-        )
-        report |= {"target": curve.as_dict(), "perplexity": perplexities(target, text)}
-        print(json.dumps(report["perplexity"], indent=1), flush=True)
-    else:
-        export.read(args.targets / kind / "target", target)
-    if args.drafters is not None:
-        export.read(args.drafters / kind / "draft", drafter)
+    def __init__(self, path: Path, **said: Any) -> None:
+        self._path, self._said = path, said
+
+    def add(self, **said: Any) -> None:
+        """Add or replace entries."""
+        self._said |= said
+        self._path.write_text(json.dumps(self._said, indent=1) + "\n")
+
+
+def train_pair(kind: str, args: argparse.Namespace, text: Text, report: Report) -> None:
+    """Train and export one pair."""
+    target = trained_target(kind, args, text, report)
     # Rounded as the checkpoint is, so that the drafter learns from the target that will be served.
     for parameter in target.parameters():
         parameter.data = parameter.data.bfloat16().float()
         parameter.requires_grad_(False)
-
-    return report | train_drafter(kind, args, text, target, drafter, for_drafter)
-
-
-def real_windows(written: int) -> list[tuple[int, int]]:
-    """Lengths of the corpus windows for the drafter, and how many of each: as much text as the target writes."""
-    length = PROMPT + WRITTEN
-    return [(size, max(2, written * length // (3 * size))) for size in (length, LONGEST // 2, LONGEST)]
+    report.add(perplexity=perplexities(target, text))
+    train_drafter(kind, args, text, target, report)
 
 
-def train_drafter(
-    kind: str, args: argparse.Namespace, text: Text, target: Target, drafter: Drafter, recipe: Recipe
-) -> dict[str, Any]:
-    """Let the target write, train the drafter on that and on the corpus, export the pair at every check."""
+def trained_target(kind: str, args: argparse.Namespace, text: Text, report: Report) -> Target:
+    """The target, from a checkpoint if one is named."""
+    torch.manual_seed(args.seed)
+    target = Target(TARGETS[kind], DROPOUT).to(args.device)
+    if args.targets is not None:
+        export.read(args.targets / kind / "target", target)
+        return target
+
+    def check(curve: Curve) -> float:
+        export.write_target(args.out / kind, kind, target, text.tokenizer)
+        report.add(target=curve.as_dict())
+        return evaluation.mean_loss(target, text.held_out["library"], 1024, limit=48)
+
+    curve = training.train_target(target, Windows(text.ids, args.seed), recipe_of(kind, "target", args), check)
+    report.add(target=curve.as_dict())
+    return target
+
+
+def texts_to_study(args: argparse.Namespace, text: Text, target: Target, recipe: Recipe) -> list[list[Texts]]:
+    """What a usual step of the drafter takes, and what every eighth takes: the target's own text, and the corpus."""
     windows = Windows(text.ids, args.seed + 1)
-    began = time.monotonic()
-    written = training.continuations(
+    own = training.continuations(
         target,
         windows,
         prompts=args.written,
         prompt=PROMPT,
         new_tokens=WRITTEN,
-        batch=min(2048, args.written),
+        batch=min(4096, args.written),
         seed=args.seed,
     )
-    seconds = time.monotonic() - began
-    choice = torch.Generator().manual_seed(args.seed + 2)
-    own = Studied(target, written)
-    # Long windows too, so that the drafter knows all positions and distances.
-    real = {length: Studied(target, windows.draw(count, length)) for length, count in real_windows(args.written)}
+    share = round(OWN * recipe.batch)
+    real, long = (
+        Studied(target, windows.draw(max(2, own.numel() // (3 * length)), length)) for length in (own.shape[1], LONGEST)
+    )
+    a_step = max(1, recipe.batch * recipe.length // LONGEST)
+    return [[Texts(Studied(target, own), share), Texts(real, recipe.batch - share)], [Texts(long, a_step)]]
 
-    def lessons(step: int) -> Lesson:
-        """Three quarters of what the target wrote, one quarter of the corpus; every fourth step long windows of that.
 
-        Long windows are fewer and get more blocks each.
-        """
-        if step % 4 == 3:
-            length = LONGEST if step % 8 == 7 else LONGEST // 2
-            few = max(1, recipe.batch * recipe.length // length)
-            return Lesson(*real[length].draw(few, choice), 2 * BLOCKS)
-        share = 3 * recipe.batch // 4
-        both = zip(own.draw(share, choice), real[recipe.length].draw(recipe.batch - share, choice), strict=True)
-        return Lesson(*(torch.cat(pair) for pair in both), BLOCKS)
+def train_drafter(kind: str, args: argparse.Namespace, text: Text, target: Target, report: Report) -> None:
+    """Let the target write, train the drafter on that and on the corpus, export it at every check."""
+    torch.manual_seed(args.seed + 1)
+    drafter = Drafter(DRAFTERS[kind], len(target.size.captured) * target.size.hidden).to(args.device)
+    recipe = recipe_of(kind, "drafter", args)
+    short, long = texts_to_study(args, text, target, recipe)
+    prompts = torch.cat([Windows(ids, 1).draw(EVALUATED, SAID) for ids in text.held_out.values()])
+    said = evaluation.greedy_texts(target, prompts, SAID)
+    greedy = dict(zip(text.held_out, said.split(EVALUATED), strict=True))
 
-    some_texts = evaluation.greedy_texts(target, Windows(text.held_out["library"], 0).draw(16, EVALUATED))
-
-    def check() -> float:
+    def check(curve: Curve) -> float:
         export.write_pair(args.out / kind, kind, target, drafter, text.tokenizer)
-        return evaluation.accept_length(target, drafter, some_texts, EVALUATED)
+        length = evaluation.accept_length(target, drafter, greedy["library"], SAID)
+        report.add(drafter=curve.as_dict() | {"checks": [*curve.checks, (curve.steps, length)]})
+        return length
 
-    curve = training.train_drafter(drafter, target, lessons, recipe, check, args.seed + 3)
-    export.write_pair(args.out / kind, kind, target, drafter, text.tokenizer)
-    lengths = {}
-    for name, ids in text.held_out.items():
-        greedy = evaluation.greedy_texts(target, Windows(ids, 1).draw(48, EVALUATED))
-        lengths[name] = evaluation.accept_length(target, drafter, greedy, EVALUATED)
-    return {
-        "written": {"windows": len(written), "seconds": seconds},
-        "drafter": curve.as_dict(),
-        "accept_length": lengths,
-    }
+    training.train_drafter(drafter, target, short, long, recipe, BLOCKS, check, args.seed + 2)
+    report.add(
+        accept_length={
+            name: {
+                f"first {said} tokens": evaluation.accept_length(target, drafter, ids[:, : SAID + said], SAID)
+                for said in (FIRST, SAID)
+            }
+            for name, ids in greedy.items()
+        }
+    )
 
 
 def main() -> None:
     args = arguments()
-    # cuBLAS is only repeatable with a workspace of fixed size.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    # cuDNN's attention is not repeatable, and in generation it makes a plan for every length.
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    training.make_repeatable()
     args.out.mkdir(parents=True, exist_ok=True)
     text = read_text(args)
     for kind in args.kind:
-        report = train_pair(kind, args, text)
-        report |= {
-            "seed": args.seed,
-            "corpus_sha256": text.sha256,
-            "training_tokens": len(text.ids),
-            "device": torch.cuda.get_device_name() if args.device.startswith("cuda") else "CPU",
-            "torch": torch.__version__,
-        }
-        (args.out / f"{kind}.json").write_text(json.dumps(report, indent=1) + "\n")
-        print(json.dumps(report["accept_length"], indent=1), flush=True)
+        report = Report(
+            args.out / f"{kind}.json",
+            kind=kind,
+            seed=args.seed,
+            corpus_sha256=text.sha256,
+            training_tokens=len(text.ids),
+            written=args.written,
+            blocks=BLOCKS,
+            device=torch.cuda.get_device_name() if args.device.startswith("cuda") else "CPU",
+            torch=torch.__version__,
+        )
+        train_pair(kind, args, text, report)
+        report.add(trigram=text.trigram)
 
 
 if __name__ == "__main__":

@@ -34,14 +34,14 @@ def picture(report: dict[str, Any], path: Path) -> None:
     ):
         axis.plot(*zip(*report[part]["points"], strict=True), label="training loss")
         axis.set_title(f"{report['kind'].upper()} {part}")
-        axis.set_xlabel(report[part].get("unit", "step"))
-        axis.set_ylabel("nats a token")
+        axis.set_xlabel("step")
+        axis.set_ylabel("nats a token" if part == "target" else "weighted loss")
         other = axis if part == "target" else axis.twinx()
         other.plot(*zip(*report[part]["checks"], strict=True), color="tab:orange", label=held_out)
         if other is not axis:
             other.set_ylabel("tokens a step")
         lines = [line for one in {axis, other} for line in one.get_lines()]
-        axis.legend(lines, [line.get_label() for line in lines], loc="center right")
+        axis.legend(lines, [line.get_label() for line in lines], loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2)
         axis.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=100)
@@ -57,12 +57,12 @@ def card(report: dict[str, Any]) -> str:
         (
             name,
             f"{row['tokens']:,}",
-            *(f"{row[key]:.2f}" for key in (f"model, windows of {LONGEST}", "model, windows of 1024", "trigram")),
-            f"{report['accept_length'][name]:.2f}" if name in report["accept_length"] else "not measured",
+            *(f"{row[key]:.2f}" for key in (f"model, windows of {LONGEST}", "model, windows of 1024")),
+            f"{report['trigram'][name]:.2f}",
+            *(f"{length:.2f}" for length in report["accept_length"][name].values()),
         )
         for name, row in report["perplexity"].items()
     ]
-    ended = "The clock ended this run, so another machine takes another number of steps."
     return _TEMPLATE.read_text().format(
         kind=kind,
         architecture=NAMES[kind],
@@ -83,35 +83,33 @@ def card(report: dict[str, Any]) -> str:
         seed=report["seed"],
         device=report["device"],
         torch=report["torch"],
-        concurrency=report.get("remark", ""),
         batch=target["recipe"]["batch"],
         length=target["recipe"]["length"],
-        target_steps=_count(target["steps"]),
-        target_tokens=_count(target["tokens"]),
+        target_steps=target["steps"],
+        target_tokens=target["tokens"],
         target_seconds=target["seconds"],
         target_loss=target["points"][-1][1],
-        draft_steps=_count(drafter["steps"]),
-        draft_tokens=_count(drafter["tokens"]),
+        draft_batch=drafter["recipe"]["batch"],
+        draft_length=drafter["recipe"]["length"],
+        draft_steps=drafter["steps"],
+        draft_tokens=drafter["tokens"],
         draft_seconds=drafter["seconds"],
         draft_loss=drafter["points"][-1][1],
-        clock=ended if target["by_clock"] else "The steps ended this run.",
+        written=report["written"],
+        blocks=report["blocks"],
+        said=" | ".join(next(iter(report["accept_length"].values()))),
         quality="\n".join("| " + " | ".join(row) + " |" for row in rows),
     )
 
 
-def _count(number: int | None) -> str:
-    """A number with separators. A run that was cut off has logged no counts."""
-    return "not recorded" if number is None else f"{number:,}"
-
-
 def keep(out: Path, kind: str, kept: Path = KEPT) -> Path:
-    """Move what a run made of a kind to its place; returns the place."""
+    """Copy what a run made of a kind to its place; returns the place."""
     report = json.loads((out / f"{kind}.json").read_text())
     place = kept / f"trained-{kind}"
     if "target" not in report:
         # Only the drafter is new: what was said of the target stays.
         before = json.loads((place / "training.json").read_text())
-        report = {key: before[key] for key in ("target", "perplexity")} | report
+        report = {key: before[key] for key in ("target", "perplexity", "trigram")} | report
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(out / kind, place)
     target, drafter = export.read_pair(place, kind)

@@ -36,7 +36,8 @@ def generate(
     for _ in range(new_tokens):
         states, _ = target.hidden(out[-1], cache)
         logits = target.lm_head(states[:, -1]).float()
-        drawn = torch.multinomial((logits / divisor).softmax(-1), 1, generator=generator)[:, 0]
+        noise = torch.empty_like(logits).exponential_(generator=generator)
+        drawn = ((logits / divisor).softmax(-1) / noise).argmax(-1)
         out.append(torch.where(greedy, logits.argmax(-1), drawn).unsqueeze(1))
     return torch.cat(out, 1)
 

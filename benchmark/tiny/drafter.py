@@ -33,14 +33,15 @@ class BlockAttention(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """``x`` [B, n * BLOCK, hidden] at ``positions``, ``context`` [B, T, hidden] at 0 ... T - 1."""
+        x = x.to(context.dtype)
         q = rope(self.q_norm(heads(self.q_proj(x), self.width)), positions, interleaved=False)
         source = torch.cat((context, x), 1)
         where = torch.cat((torch.arange(context.shape[1], device=x.device), positions))
         k = rope(self.k_norm(heads(self.k_proj(source), self.width)), where, interleaved=False)
         v = heads(self.v_proj(source), self.width)
         groups = q.shape[1] // k.shape[1]
-        k, v = k.to(v.dtype).repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        return self.o_proj(merge(F.scaled_dot_product_attention(q.to(v.dtype), k, v, attn_mask=mask)))
+        k, v = (one.unsqueeze(2).expand(-1, -1, groups, -1, -1).flatten(1, 2) for one in (k.to(v.dtype), v))
+        return self.o_proj(merge(F.scaled_dot_product_attention(q.to(v.dtype), k, v, attn_mask=mask.to(v.dtype))))
 
 
 class BlockLayer(nn.Module):
@@ -71,8 +72,6 @@ class Drafter(nn.Module):
         self.hidden_norm = Norm(size.hidden)
         self.layers = nn.ModuleList(BlockLayer(size) for _ in range(size.layers))
         self.norm = Norm(size.hidden)
-        # Training may put a compiled one here.
-        self.train_layer = BlockLayer.forward
 
     def forward(self, ids: Tensor, features: Tensor, anchors: Tensor, embed: nn.Embedding) -> Tensor:
         """States that the target's head turns into logits.
@@ -90,17 +89,18 @@ class Drafter(nn.Module):
         offsets = torch.arange(BLOCK, device=ids.device)
         positions = (anchors.unsqueeze(1) + offsets).flatten()
         block_ids = torch.full((ids.shape[0], len(anchors), BLOCK), MASK, device=ids.device)
-        block_ids[:, :, 0] = ids[:, anchors]
+        block_ids[:, :, 0] = ids.index_select(1, anchors)
         x = embed(block_ids.flatten(1))
-        mask = block_mask(anchors, ids.shape[1])
-        run = self.train_layer if self.training else BlockLayer.forward
+        seen = block_mask(anchors, ids.shape[1])
+        # As attention kernels take it, once for all layers.
+        mask = torch.zeros(seen.shape, dtype=context.dtype, device=ids.device).masked_fill_(~seen, -torch.inf)
         for layer in self.layers:
-            x = run(layer, x, context, positions, mask)
+            x = layer(x, context, positions, mask)
         return self.norm(x).unflatten(1, (len(anchors), BLOCK))[:, :, 1:]
 
 
 def block_mask(anchors: Tensor, length: int) -> Tensor:
     """bool [n * BLOCK, length + n * BLOCK]: what each block token sees."""
-    owner = torch.arange(len(anchors), device=anchors.device).repeat_interleave(BLOCK)
-    before = torch.arange(length, device=anchors.device) < anchors[owner].unsqueeze(1)
+    owner = torch.arange(len(anchors) * BLOCK, device=anchors.device) // BLOCK
+    before = torch.arange(length, device=anchors.device) < anchors.index_select(0, owner).unsqueeze(1)
     return torch.cat((before, owner.unsqueeze(1) == owner), 1)

@@ -35,13 +35,18 @@ def write(directory: Path, model: nn.Module, config: dict[str, Any], tokenizer: 
     vocabulary.save(tokenizer, directory)
 
 
+def write_target(directory: Path, kind: str, target: Target, tokenizer: Tokenizer) -> None:
+    """Write ``target/`` alone."""
+    write(directory / "target", target, TARGETS[kind].config(), tokenizer)
+
+
 def write_pair(directory: Path, kind: str, target: Target, drafter: Drafter, tokenizer: Tokenizer) -> None:
     """Write ``target/`` and ``draft/``.
 
     Raises:
         ValueError: the weights of the pair exceed ``LIMIT_BYTES``.
     """
-    write(directory / "target", target, TARGETS[kind].config(), tokenizer)
+    write_target(directory, kind, target, tokenizer)
     write(directory / "draft", drafter, DRAFTERS[kind].config(TARGETS[kind]), tokenizer)
     size = sum(path.stat().st_size for path in directory.rglob(_WEIGHTS))
     if size > LIMIT_BYTES:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.tiny.sizes import EPS, THETA
+from benchmark.tiny.sizes import BLOCK, EPS, LONGEST, THETA
 
 _SPREAD = 0.02
 
@@ -25,6 +27,10 @@ class Norm(nn.RMSNorm):
 
     def __init__(self, width: int) -> None:
         super().__init__(width, eps=EPS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The fused kernel wants one dtype.
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class SwiGLU(nn.Module):
@@ -46,11 +52,11 @@ def rope(x: Tensor, positions: Tensor, *, interleaved: bool) -> Tensor:
     The pairs are (0, 1), (2, 3), ... if ``interleaved``, as in DeepSeek's MLA, else (0, D/2), (1, D/2 + 1), ...
     """
     half = x.shape[-1] // 2
-    rate = THETA ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = positions.to(torch.float32).unsqueeze(-1) * rate
-    if angle.ndim == 3:
-        angle = angle.unsqueeze(1)
-    cos, sin = angle.cos(), angle.sin()
+    cos, sin = (
+        table.index_select(0, positions.flatten()).view(*positions.shape, half) for table in _turns(half, x.device)
+    )
+    if positions.ndim == 2:
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     if interleaved:
         first, second = x.float().unflatten(-1, (half, 2)).unbind(-1)
         turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
@@ -58,6 +64,14 @@ def rope(x: Tensor, positions: Tensor, *, interleaved: bool) -> Tensor:
         first, second = x.float().chunk(2, -1)
         turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
     return turned.to(x.dtype)
+
+
+@lru_cache
+def _turns(half: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [positions, half] up to the end of a block that begins at the end of the context."""
+    rate = THETA ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
+    angle = torch.arange(LONGEST + BLOCK, device=device, dtype=torch.float32).unsqueeze(-1) * rate
+    return angle.cos(), angle.sin()
 
 
 def heads(x: Tensor, width: int) -> Tensor:

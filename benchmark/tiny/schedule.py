@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a training run has come, by steps or by the clock, and the learning rate there."""
+"""How many steps a training run takes, and the learning rate at each."""
 
 from __future__ import annotations
 
-import time
+import math
 
 import torch
 from torch import nn
@@ -12,38 +12,35 @@ _WARM_UP_STEPS = 100
 
 
 class Schedule:
-    """Runs from 0 to 1 over ``steps`` steps or ``seconds`` seconds, whichever ends first.
+    """The learning rate rises over the first steps and then falls to 0 in a straight line.
 
-    A run that its steps end is the same each time on the same machine; one that the
-    clock ends is not, and :attr:`by_clock` says so.
+    With a limit of seconds, :meth:`fit` shortens the run once, from the speed of its
+    first steps. The rates up to there do not hang on the length of the run, so a run of
+    as many steps without a limit is the same run.
     """
 
-    def __init__(self, steps: int, seconds: float) -> None:
+    def __init__(self, steps: int, seconds: float = math.inf) -> None:
         self.steps, self.seconds = steps, seconds
-        self.step = 0
-        self._began = time.monotonic()
-        self.by_clock = False
+        self.warm_up = _WARM_UP_STEPS if steps >= 5 * _WARM_UP_STEPS else max(1, steps // 5)
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began
+    def fit(self, step: int, elapsed: float) -> None:
+        """After ``step`` steps in ``elapsed`` seconds: take as many as the seconds allow, in whole hundreds."""
+        possible = self.seconds * step / elapsed
+        if possible < self.steps:
+            self.steps = max(5 * _WARM_UP_STEPS, int(possible) // 100 * 100)
 
-    @property
-    def done(self) -> float:
-        """Share of the run that is behind us."""
-        by_steps, by_clock = self.step / self.steps, self.elapsed / self.seconds
-        self.by_clock |= by_clock > by_steps
-        return max(by_steps, by_clock)
-
-    def rate(self) -> float:
-        """Learning rate as a share of its peak: down to 0 in a straight line, after a rise over the first steps."""
-        return max(0.0, 1 - self.done) * min(1.0, (self.step + 1) / _WARM_UP_STEPS)
+    def rate(self, step: int) -> float:
+        """Learning rate at a step as a share of its peak."""
+        if step < self.warm_up:
+            return (step + 1) / self.warm_up
+        return (self.steps - step) / (self.steps - self.warm_up)
 
 
-def optimizer(model: nn.Module, peak: float, decay: float) -> torch.optim.AdamW:
-    """AdamW that decays matrices and leaves norms alone."""
+def optimizer(model: nn.Module, decay: float) -> torch.optim.AdamW:
+    """AdamW that decays matrices and leaves norms alone. Its rate is a tensor on the model's device."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), fused=True)
+    device = matrices[0].device
+    rate = torch.zeros((), device=device)
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=True, capturable=device.type == "cuda")

@@ -140,7 +140,7 @@ TARGETS = {
         hidden=160,
         layers=3,
         heads=4,
-        intermediate=480,
+        intermediate=256,
         captured=(0, 1),
         q_lora=64,
         kv_lora=512,
@@ -153,13 +153,13 @@ TARGETS = {
         hidden=192,
         layers=5,
         heads=4,
-        intermediate=640,
+        intermediate=512,
         captured=(1, 2, 3),
         kv_heads=2,
         head_dim=64,
     ),
 }
 DRAFTERS = {
-    "mla": DrafterSize(hidden=160, layers=2, heads=4, kv_heads=2, head_dim=64, intermediate=384),
-    "gqa": DrafterSize(hidden=192, layers=3, heads=4, kv_heads=2, head_dim=64, intermediate=256),
+    "mla": DrafterSize(hidden=160, layers=5, heads=4, kv_heads=2, head_dim=64, intermediate=128),
+    "gqa": DrafterSize(hidden=192, layers=5, heads=4, kv_heads=2, head_dim=64, intermediate=160),
 }

@@ -140,8 +140,6 @@ class Target(nn.Module):
         self.size = size
         self.model = Decoder(size, dropout)
         self.lm_head = Linear(size.hidden, SIZE, narrow=4)
-        # Training may put a compiled one here; evaluation and generation, of many shapes, do not use it.
-        self.train_layer = Layer.forward
 
     def hidden(self, ids: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:
         """Normalised last states [B, T, hidden] and features [B, T, captured * hidden] of ``ids`` [B, T].
@@ -152,9 +150,8 @@ class Target(nn.Module):
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)
         x = self.model.embed_tokens(ids)
         captured = []
-        run = self.train_layer if self.training else Layer.forward
         for i, layer in enumerate(self.model.layers):
-            x = run(layer, x, positions, cache)
+            x = layer(x, positions, cache)
             if i in self.size.captured:
                 captured.append(x)
         if cache is not None:

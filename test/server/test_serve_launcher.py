@@ -55,11 +55,11 @@ def test_a_server_from_start_to_ctrl_c(launched):
 
     (command,) = re.findall(r"curl .*\\\n.*", said(launcher))
     answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
-    # The trained pair continues a function: more than one line, and each begins with white space.
+    # The trained pair continues a function.
     (choice,) = json.loads(answer.stdout)["choices"]
     lines = choice["text"].split("\n")
     assert len(lines) > 3
-    assert "return" in choice["text"] or '"""' in choice["text"]
+    assert re.search(r"^ +(for|if|with|while|return) .*", choice["text"], re.MULTILINE)
 
     family = psutil.Process(launcher.pgid).children(recursive=True)
     assert len(family) > 2

@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 BUILD = Path(__file__).parents[2] / "build"
 TINY_PAIR = "trained-mla"
 # What to try with that pair. No apostrophe: it stands in single quotes of a shell.
-TRIED = "def read_lines(path):\n    "
+TRIED = 'def read_lines(path):\n    """Return the lines of a file."""\n    '
 
 
 class Stopped(Exception):

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from benchmark.receipts.figures.registry import figure, table
 from benchmark.receipts.store import Store
 
-MLA = "accept-mla"
+KINDS = ("mla",)
 TOPK = 8
 MODES = ("greedy", "temperature 1")
 
 
-def _rows(store: Store, how: str) -> dict[tuple[str, str], dict[str, Any]]:
+def _rows(store: Store, kind: str, how: str) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows by name and mode."""
-    return {(row["name"], row["mode"]): row for row in store[MLA]["results"] if row["how"] == how}
+    return {(row["name"], row["mode"]): row for row in store[f"accept-{kind}"]["results"] if row["how"] == how}
 
 
 def _cell(row: dict[str, Any]) -> str:
@@ -25,10 +26,9 @@ def _cell(row: dict[str, Any]) -> str:
     return f"{row['accept_length']:.2f} ({low:+.2f} to {high:+.2f})"
 
 
-@figure("accept.mla")
-def lengths(store: Store) -> str:
+def lengths(store: Store, kind: str) -> str:
     """Chain, trees and NGRAM down, modes across."""
-    replayed, served = _rows(store, "replay"), _rows(store, "server")
+    replayed, served = _rows(store, kind, "replay"), _rows(store, kind, "server")
     budgets = sorted({row["budget"] for row in replayed.values() if "budget" in row})
     names = [("DFLASH", replayed), *((f"DDTREE budget {budget}, K {TOPK}", replayed) for budget in budgets)]
     names.append(("NGRAM", served))
@@ -41,10 +41,9 @@ def lengths(store: Store) -> str:
     )
 
 
-@figure("accept.mla-spine")
-def spine(store: Store) -> str:
-    """What the spine gains, greedy, by budget."""
-    replayed = _rows(store, "replay")
+def spine(store: Store, kind: str) -> str:
+    """What the spine gains, by budget."""
+    replayed = _rows(store, kind, "replay")
     rows = [row for row in replayed.values() if row.get("spine") and row["topk"] == TOPK]
     return table(
         ["budget", *MODES],
@@ -64,11 +63,22 @@ def spine(store: Store) -> str:
     )
 
 
-@figure("accept.mla-tree")
-def tree(store: Store) -> str:
-    return f"{_rows(store, 'replay')[f'DDTREE budget 32, K {TOPK}', 'greedy']['accept_length']:.2f}"
+def tree(store: Store, kind: str) -> str:
+    """Greedy, budget 32."""
+    return f"{_rows(store, kind, 'replay')[f'DDTREE budget 32, K {TOPK}', 'greedy']['accept_length']:.2f}"
 
 
-@figure("accept.mla-chain")
-def chain(store: Store) -> str:
-    return f"{_rows(store, 'replay')['DFLASH', 'greedy']['accept_length']:.2f}"
+def chain(store: Store, kind: str) -> str:
+    """Greedy, DFLASH."""
+    return f"{_rows(store, kind, 'replay')['DFLASH', 'greedy']['accept_length']:.2f}"
+
+
+def seconds(store: Store, kind: str) -> str:
+    """How long the benchmark took."""
+    return f"{store[f'accept-{kind}']['config']['seconds']}"
+
+
+_FIGURES = {"": lengths, "-spine": spine, "-tree": tree, "-chain": chain, "-seconds": seconds}
+for _kind in KINDS:
+    for _suffix, _render in _FIGURES.items():
+        figure(f"accept.{_kind}{_suffix}")(partial(_render, kind=_kind))

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
-from benchmark.tiny import training
 from benchmark.tiny.decoding import chain_steps, draft_logits, generate
 from benchmark.tiny.drafter import Drafter, block_mask
+from benchmark.tiny.loss import block_loss
+from benchmark.tiny.schedule import Schedule
 from benchmark.tiny.sizes import BLOCK, DRAFTERS, TARGETS, DrafterSize, TargetSize
 from benchmark.tiny.target import Target
-from benchmark.tiny.training import Lesson, Recipe, Studied, Windows
 from benchmark.tiny.vocabulary import SIZE
 
 MLA = TargetSize("mla", 32, 3, 2, 48, (0, 1), q_lora=16, kv_lora=24, nope=16, rope=8, value=12)
@@ -102,41 +100,36 @@ def test_steps_of_a_chain():
     assert chain_steps([*ids, 140], 4, drafts) == [3, 0, 15, 0]
 
 
-def test_training_lowers_the_loss_and_repeats_itself():
-    """Twice from one seed: the same weights; and the drafter learns a text that repeats."""
-    ids = torch.arange(2, 34).repeat(20).to(torch.int32)
-    recipe = Recipe(steps=30, seconds=math.inf, length=48, batch=4, peak=1e-1)
-    ends = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        target, drafter = Target(GQA), Drafter(DRAFT, 2 * GQA.hidden)
-        windows = Windows(ids, 5)
-        curve = training.train_target(target, windows, recipe, lambda: 0.0, longest=48)
-        target.requires_grad_(False)
-        studied = Studied(target, windows.draw(12, 48))
-        choice = torch.Generator().manual_seed(4)
-        drawn = training.train_drafter(
-            drafter, target, lambda _, s=studied, c=choice: Lesson(*s.draw(4, c), 3), recipe, lambda: 0.0, 6
-        )
-        ends.append([*target.state_dict().values(), *drafter.state_dict().values()])
-    assert curve.steps == drawn.steps == 30 and not curve.by_clock
-    assert curve.points[-1][1] < curve.points[0][1] - 1
-    assert drawn.points[-1][1] < drawn.points[0][1] - 1
-    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+def test_a_run_that_was_shortened_is_the_run_of_as_many_steps():
+    timed = Schedule(steps=10_000, seconds=20)
+    timed.fit(96, elapsed=2)
+    assert timed.steps == 900
+    counted = Schedule(steps=900)
+    assert [timed.rate(step) for step in range(900)] == [counted.rate(step) for step in range(900)]
+    # Up to there the rate did not hang on the number.
+    assert [Schedule(10_000).rate(step) for step in range(96)] == [counted.rate(step) for step in range(96)]
+    assert counted.rate(0) == 0.01 and counted.rate(99) == counted.rate(100) == 1 and counted.rate(899) < 0.002
 
 
-def test_the_clock_ends_a_run_with_a_rate_of_zero(monkeypatch):
-    from benchmark.tiny import schedule
+def test_a_run_is_not_made_longer():
+    schedule = Schedule(steps=1000, seconds=100)
+    schedule.fit(96, elapsed=1)
+    assert schedule.steps == 1000
 
-    now = 0.0
-    monkeypatch.setattr(schedule.time, "monotonic", lambda: now)
-    run = schedule.Schedule(steps=1000, seconds=10)
-    run.step = 500
-    assert run.done == 0.5 and run.rate() == 0.5 and not run.by_clock
-    now = 9.0
-    assert run.done == 0.9 and run.rate() == pytest.approx(0.1) and run.by_clock
-    now = 11.0
-    assert run.done > 1 and run.rate() == 0
+
+def test_the_loss_of_a_block():
+    """Against its definition, term by term; and its second part is what moves the expected accept length."""
+    logits = torch.randn(2, BLOCK - 1, 7, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    truth = torch.randint(7, (2, BLOCK - 1), generator=torch.Generator().manual_seed(2))
+    p = logits.softmax(-1).gather(-1, truth.unsqueeze(-1))[..., 0]
+    expected = p.cumprod(-1).sum(-1).mean()
+    decay = torch.exp(-torch.arange(BLOCK - 1) / 4)
+    first = -(p.log() * decay / decay.sum()).sum(-1).mean()
+    whole, one, other = (
+        torch.autograd.grad(value, logits, retain_graph=True)[0]
+        for value in (block_loss(logits, truth), first, expected)
+    )
+    torch.testing.assert_close(whole, one - 0.1 * other)
 
 
 @pytest.mark.parametrize("kind", TARGETS)
