@@ -20,8 +20,10 @@ def main(archs: str) -> None:
     capability = divmod(int("".join(filter(str.isdigit, first))), 10)
     with tempfile.TemporaryDirectory() as folder:
         # Read when the packages are imported. Nothing of what is compiled stays in the image.
+        tempfile.tempdir = folder
         os.environ |= {
             "HOME": folder,
+            "TMPDIR": folder,
             "SGLANG_CACHE_DIR": f"{folder}/sglang",
             "SGLANG_JIT_CACHE_DIR": f"{folder}/jit",
             "FLASHINFER_CUDA_ARCH_LIST": ".".join(map(str, capability)),
