@@ -9,7 +9,7 @@ from typing import Any
 from benchmark.receipts.figures.registry import figure, table
 from benchmark.receipts.store import Store
 
-KINDS = ("mla",)
+KINDS = ("mla", "gqa")
 TOPK = 8
 MODES = ("greedy", "temperature 1")
 
