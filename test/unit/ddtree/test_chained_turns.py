@@ -275,6 +275,19 @@ def test_which_batches_are_chained(worker):
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0
 
 
+def test_a_turn_starts_from_an_input_of_its_own(worker):
+    """SGLang's buffers of lengths double each time that one input takes them over from another."""
+    made = []
+    worker._turns.run = lambda batch, bonus, most: result_of([1])
+    worker.widths = SimpleNamespace(num_nodes=9)
+    worker._make_next_draft_input_decode = lambda **given: made.append(given) or "fresh"
+    batch = SimpleNamespace(reqs=[Request()])
+    for _ in range(3):
+        result = worker._run_turn(batch, SimpleNamespace(bonus_tokens=torch.zeros(1)), 4, None)
+        assert result.next_draft_input == "fresh"
+    assert len(made) == 3
+
+
 def test_a_switch_that_is_not_on_takes_the_step_back(worker):
     worker.model_runner.verify_switch = SimpleNamespace(mode=eligible.VerifyMode.VALIDATE)
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -74,7 +73,6 @@ class ChainsTurns:
         finally:
             self._forget_reads()
         self._turns = turns
-        self._older_input: Optional[DFlashDraftInputV2] = None
         logger.info(
             "Speculative steps: up to %d a turn of the scheduler, as many as the device runs in %g ms, for greedy "
             "batches of up to %d requests%s.",
@@ -162,28 +160,7 @@ class ChainsTurns:
             on_publish(result.new_seq_lens)
         result.speculative_num_draft_tokens = self.widths.num_nodes
         result.has_trees = self.grows_trees
-        result.next_draft_input = self._next_input(
-            draft_input, result.rows[:, result.layout.bonus], result.new_seq_lens
+        result.next_draft_input = self._make_next_draft_input_decode(
+            bonus_tokens=result.rows[:, result.layout.bonus], new_seq_lens=result.new_seq_lens
         )
         return result
-
-    def _next_input(
-        self, present: DFlashDraftInputV2, bonus: torch.Tensor, seq_lens: torch.Tensor
-    ) -> DFlashDraftInputV2:
-        """What the next turn of this batch starts from.
-
-        It takes over the buffers, pinned ones among them, in which the turn
-        before this one was prepared: that turn's result has been processed
-        when the next one is prepared, so their copies to the device are done.
-        """
-        older, self._older_input = self._older_input, present
-        if older is None or len(older.topk_p) != len(seq_lens):
-            return self._make_next_draft_input_decode(bonus_tokens=bonus, new_seq_lens=seq_lens)
-        return replace(
-            older,
-            bonus_tokens=bonus,
-            new_seq_lens=seq_lens,
-            future_indices=None,
-            nxt_kv_lens_cpu=None,
-            nxt_kv_lens_sum=None,
-        )
