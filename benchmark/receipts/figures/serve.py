@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from benchmark.receipts.figures.registry import figure
 from benchmark.receipts.store import Store
-from benchmark.serve.report import profile_table, step_table
+from benchmark.serve.report import Result, profile_table, step_table
 
-SERVE = "serve-NVIDIA-H200"
+SERVE, OURS = "serve-NVIDIA-H200", "ddtree_sm120"
+GAPS = "gaps between kernels"
 
 
 @figure("serve.steps")
@@ -22,15 +23,39 @@ def profile(store: Store) -> str:
     return profile_table(store[SERVE]["results"])
 
 
-def _total(store: Store, draft: str, context: int, *, but: tuple[str, ...] = ()) -> float:
-    (row,) = (r for r in store[SERVE]["results"] if (r["draft_backend"], r["context"]) == (draft, context))
-    return sum(micros for kind, micros in row["profile"]["kinds"].items() if kind not in but)
+def _single(store: Store, backend: str) -> list[Result]:
+    """DFLASH with one step a turn on ``backend``, the shortest context first."""
+    rows = [
+        row
+        for row in store[SERVE]["results"]
+        if (row["algorithm"], row["backend"], row["turn_ms"]) == ("DFLASH", backend, 0)
+    ]
+    return sorted(rows, key=lambda row: row["context"])
+
+
+def _listed(numbers: list[float], digits: int) -> str:
+    *most, last = (f"{number:.{digits}f}" for number in numbers)
+    return f"{', '.join(most)} and {last} ms"
+
+
+@figure("serve.dflash-single")
+def dflash_single(store: Store) -> str:
+    """DFLASH, one step a turn: ms a step at each context."""
+    return _listed([row["median_ms"] for row in _single(store, OURS)], 2)
+
+
+@figure("serve.dflash-triton")
+def dflash_triton(store: Store) -> str:
+    """DFLASH on SGLang's Triton backend."""
+    return _listed([row["median_ms"] for row in _single(store, "triton")], 1)
 
 
 @figure("serve.device-busy")
 def device_busy(store: Store) -> str:
-    """What the device works in a step with the draft on flashinfer, at the shortest and the longest context."""
-    gaps = ("gaps between kernels",)
-    contexts = sorted({r["context"] for r in store[SERVE]["results"]})
-    low, high = (_total(store, "flashinfer", c, but=gaps) / 1e3 for c in (contexts[0], contexts[-1]))
-    return f"{low:.2f} ms at {contexts[0]:,} tokens and {high:.2f} ms at {contexts[-1]:,}"
+    """What the device works in a step, at the shortest and the longest context."""
+    rows = _single(store, OURS)
+    low, high = (
+        sum(micros for kind, micros in row["profile"]["kinds"].items() if kind != GAPS) / 1e3
+        for row in (rows[0], rows[-1])
+    )
+    return f"{low:.2f} ms at {rows[0]['context']:,} tokens and {high:.2f} ms at {rows[-1]['context']:,}"
