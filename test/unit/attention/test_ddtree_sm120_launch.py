@@ -257,9 +257,7 @@ def test_drafts_for_which_another_is_chosen(declared, draft, caplog, given, conf
 @pytest.mark.parametrize("algorithm", ["EAGLE", "DSPARK", None])
 def test_algorithms_that_it_does_not_draft_for(declared, draft, algorithm):
     with pytest.raises(LaunchError, match="DFLASH and DDTREE only"):
-        declared(
-            speculative_algorithm=algorithm, speculative_draft_attention_backend="ddtree_sm120", **draft()
-        )
+        declared(speculative_algorithm=algorithm, speculative_draft_attention_backend="ddtree_sm120", **draft())
 
 
 def test_a_draft_that_cannot_be_read(declared, tmp_path):
