@@ -25,7 +25,7 @@ $(VENV)/.kernel-installed: $(KERNEL_SOURCES) | install
 	@touch $@
 
 kernel-install: $(VENV)/.kernel-installed ## install the native kernels beside the fork in .venv
-serve test: kernel-install
+serve test test-long check-needs: kernel-install
 TESTS += sgl-kernel/tests
 
 kernel-wheel: $(VENV)/.kernel-tools ## the kernels' wheel, in dist/ (KERNEL_WHEEL_ARCHS=120a,121a,...)
