@@ -28,7 +28,7 @@ from sglang.srt.layers.attention.ddtree_sm120.verify_mode.switch import open_swi
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.triton_delegate import TritonDelegate
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
-from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.runtime_context import get_parallel
