@@ -33,7 +33,7 @@ RECIPES = {
     ("mla", "target"): Recipe(steps=8900, length=1024, batch=16, peak=3e-3),
     ("mla", "drafter"): Recipe(steps=8000, length=PROMPT + WRITTEN, batch=24, peak=2e-3, decay=0.05),
     ("gqa", "target"): Recipe(steps=4000, length=1024, batch=16, peak=3e-3),
-    ("gqa", "drafter"): Recipe(steps=6000, length=PROMPT + WRITTEN, batch=24, peak=2e-3, decay=0.05),
+    ("gqa", "drafter"): Recipe(steps=5000, length=PROMPT + WRITTEN, batch=24, peak=2e-3, decay=0.05),
 }
 DROPOUT = 0.1
 BLOCKS = 32

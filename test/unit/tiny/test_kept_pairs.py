@@ -16,9 +16,6 @@ from benchmark.tiny.card import KEPT
 from benchmark.tiny.sizes import DRAFTERS, TARGETS
 from tools.tiny_models import TRAINED
 
-# Tokens a step over the first 80. The goal is 3; the GQA drafter has not reached it.
-GOAL = {"mla": 3, "gqa": 2.4}
-
 
 @pytest.fixture(params=TRAINED)
 def kind(request) -> str:
@@ -60,4 +57,4 @@ def test_the_drafter_reaches_its_goal_and_what_its_card_says(kind):
     measured = evaluation.accept_length(target, drafter, texts, length)
     said = report(kind)["accept_length"]["library"]["first 80 tokens"]
     assert measured == pytest.approx(said, rel=0.25)
-    assert min(measured, said) >= GOAL[kind]
+    assert min(measured, said) >= 3
