@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpu_stub import gpu_backend
 from scene import GQA, MHA, MLA, Heads, Scene, byte_mask, mask_words, random_tree
-from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
 from sglang.srt.layers.attention.ddtree_sm120 import mla_layers
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
@@ -183,7 +183,8 @@ def test_no_delegate_beside_another_prefill_backend():
 def test_a_drafts_backend_says_what_graph_runners_ask():
     backend = gpu_backend(_scene(heads=MHA), is_draft_worker=True, spec_algorithm=SpeculativeAlgorithm.DFLASH)
     assert backend.dllm_attention is None
-    assert backend.prefill_cuda_graph_default_max_seq_len is None
+    if hasattr(AttentionBackend, "prefill_cuda_graph_default_max_seq_len"):  # 0.5.22 never asks
+        assert backend.prefill_cuda_graph_default_max_seq_len is None
     assert not backend.supports_full_cuda_graph_chunked_prefix
     assert not backend.supports_prefill_cuda_graph_max_context_size
 
