@@ -19,8 +19,8 @@ class Limits:
             turn into that rival. A quarter is one step of a bf16 logit between 32 and 64.
         max_diverged: share of the prompts whose answers may part at such a near tie.
         min_speed_ratio: tokens a second after, over those before.
-        max_ulp, max_mean_ulp, max_beyond_2_ulp: of the comparison in ``validate``; the last is a share of the rows. Each
-            is some times what two correct kernels have shown (docs/cutover.md), as rows whose terms cancel each
+        max_ulp, max_mean_ulp, max_beyond_2_ulp: of the comparison in ``validate``; the last is a share of the rows.
+            Each is some times what two correct kernels have shown (docs/cutover.md), as rows whose terms cancel each
             other differ by more, and the largest error grows with the number of rows.
     """
 
