@@ -233,7 +233,9 @@ def test_stopped_at_each_step(off, run, state, environment, step, number):
     else:
         assert status == -signal.SIGKILL
         assert run(off.url, "status").returncode == 0
-        assert run(off.url, "rollback", "--yes").returncode == (2 if step == "measure before" else 0)
+        # The kill may come after the step's begin was noted and before its change was.
+        undone = {"measure before": (2,), "switch": (0, 2)}.get(step, (0,))
+        assert run(off.url, "rollback", "--yes").returncode in undone
     assert mode_of(off.url) == "off"
     assert run(off.url, "cutover", "--to", "validate", *SMALL).returncode == 0
 
@@ -386,7 +388,7 @@ def test_answers_have_what_the_tool_reads(server):
     """Tokens, and the likely ones for each place."""
     from sglang_ddtree.server import Server as Client
 
-    answer = Client(server.url).generate("a", 8, alternatives=True)
+    answer = Client(server.url).generate("a", 8, 120, alternatives=True)
     assert len(answer.ids) == 8 == len(answer.alternatives)
     for token, tops in zip(answer.ids, answer.alternatives, strict=True):
         assert len(tops) == 5 and tops[token] == max(tops.values())
