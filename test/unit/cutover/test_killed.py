@@ -47,6 +47,8 @@ def signalled_at(
     """Run in a child that gets a signal at its ``number``-th call; its exit status, below zero if it was killed."""
     child = os.fork()
     if child == 0:
+        # As a program finds it; the tests of servers let SIGTERM interrupt the session, so that it stops them.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal_at(number, signalled)
         status = run(*arguments, **options)
         os._exit(status)
