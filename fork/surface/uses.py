@@ -197,7 +197,7 @@ class _Finder:
         keywords = [keyword.arg for keyword in node.keywords]
         call = Call(positional, None if None in keywords else tuple(name for name in keywords if name))
         if isinstance(node.func, ast.Attribute):
-            holder = self._type_of(node.func.value, types, owner)
+            holder = self._holder(node.func, types, owner)
             if holder is not None:
                 self._use_member(holder, node.func.attr, node, call)
                 return
@@ -211,6 +211,17 @@ class _Finder:
             self._use_member((found.module, found.symbol), "__init__", node, call)
         elif self._is_theirs(found.module):
             self._use(*target, node, call)
+
+    def _holder(self, node: ast.Attribute, types: dict[str, Class], owner: Class | None) -> Class | None:
+        """The class that an attribute is looked up in; of ``super()`` the first base that has it."""
+        if _is_super(node.value) and owner is not None:
+            having = (base for base in self._bases(owner) if self.index.member(*base, node.attr))
+            return next(having, None)
+        return self._type_of(node.value, types, owner)
+
+    def _bases(self, owner: Class) -> Iterator[Class]:
+        cls = self.module.classes.get(owner[1])
+        return (found for base in (cls.bases if cls else ()) if (found := self._annotated(base)))
 
     def _imported(self, node: ast.expr, types: dict[str, Class]) -> tuple[str, str] | None:
         """The module and symbol of an imported name, or of something that it holds."""
@@ -234,9 +245,8 @@ class _Finder:
             return self.index.type_of_member(*holder, node.attr) if holder else None
         if not isinstance(node, ast.Call):
             return None
-        if isinstance(node.func, ast.Name) and node.func.id == "super" and owner is not None:
-            cls = self.module.classes.get(owner[1])
-            return next((found for base in (cls.bases if cls else ()) if (found := self._annotated(base))), None)
+        if _is_super(node) and owner is not None:
+            return next(self._bases(owner), None)
         if isinstance(node.func, ast.Attribute) and (holder := self._type_of(node.func.value, types, owner)):
             return self.index.type_of_member(*holder, node.func.attr)
         made_by = self.index.resolve(self.module.name, ast.unparse(node.func)) if _is_dotted(node.func) else None
@@ -254,6 +264,10 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | 
         for index, item in enumerate(target.elts):
             if isinstance(item, ast.Name):
                 yield item.id, values[index] if values else None
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
 def _is_dotted(node: ast.expr) -> bool:

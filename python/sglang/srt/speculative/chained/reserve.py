@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.chained.length import MOST_STEPS
 
 _NAME = "ddtree_sm120"
 
 
-def more_tokens() -> int:
-    """Slots a request beyond the two windows that SGLang reserves; 0 where steps are not chained.
+def reserve_of_turns() -> int:
+    """Slots of a request between two reservations; 0 where steps are not chained, and SGLang's two windows are enough.
 
     When a turn starts, the host does not know of up to K * B tokens that the
     turn before has committed. Its own steps commit as many but for the last,
@@ -23,7 +24,7 @@ def more_tokens() -> int:
     }.get(spec.speculative_algorithm)
     if not block_size or spec.speculative_turn_ms <= 0 or _NAME != _verifies_on():
         return 0
-    return 2 * (MOST_STEPS - 1) * block_size
+    return 2 * get_alloc_len_per_decode() + 2 * (MOST_STEPS - 1) * block_size
 
 
 def _verifies_on() -> str:

@@ -15,6 +15,7 @@ from sglang.srt.utils.common import async_d2h
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.observability.metrics_collector import SchedulerMetricsCollector
 
 
 @dataclass
@@ -108,6 +109,12 @@ def count_steps(result: GenerationBatchResult, req: Req, index: int) -> list[int
     for depth in depths[:-1]:
         req.update_spec_correct_drafts_histogram(depth)
     return depths
+
+
+def count_further_passes(collector: SchedulerMetricsCollector, result: GenerationBatchResult, by_graph: bool) -> None:
+    """Count the steps of a turn beyond the one that the scheduler counts itself."""
+    for _ in range(result.num_steps - 1):
+        collector.increment_decode_cuda_graph_pass(value=by_graph)
 
 
 def settle_steps(result: GenerationBatchResult, req: Req, index: int) -> None:
