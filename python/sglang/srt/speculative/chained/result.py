@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Optional
 
 import torch
@@ -87,13 +88,9 @@ def lens_within_limits(result: GenerationBatchResult, reqs: list[Req]) -> list[i
     if not isinstance(result, TurnResult):
         return lens
     for i, (req, depths) in enumerate(zip(reqs, result.depths(), strict=True)):
-        missing, taken, used = req.sampling_params.max_new_tokens - len(req.output_ids), 0, 0
-        for used, depth in enumerate(depths, start=1):
-            taken += depth + 1
-            if taken >= missing:
-                break
-        lens[i] = taken
-        result.kept_depths.append(depths[:used])
+        kept = depths[: _steps_reaching(req.sampling_params.max_new_tokens - len(req.output_ids), depths)]
+        lens[i] = sum(kept) + len(kept)
+        result.kept_depths.append(kept)
     return lens
 
 
@@ -123,14 +120,18 @@ def settle_steps(result: GenerationBatchResult, req: Req, index: int) -> None:
         return
     depths = result.kept_depths[index]
     wanted = req.finished_len - (len(req.output_ids) - sum(depths) - len(depths))
-    used = 0
-    for used, depth in enumerate(depths, start=1):
-        wanted -= depth + 1
-        if wanted <= 0:
-            break
+    used = _steps_reaching(wanted, depths)
     for depth in depths[used:]:
         req.spec_verify_ct -= 1
         req.spec_num_correct_drafts -= depth
         req.spec_correct_drafts_histogram[depth] -= 1
     if result.has_trees:
         req.spec_num_cap_tokens -= result.nodes()[index] * (len(depths) - used) // result.num_steps
+
+
+def _steps_reaching(tokens: int, depths: list[int]) -> int:
+    """How many steps of the given depths emit ``tokens`` tokens, at least one; all, if they emit fewer."""
+    for steps, emitted in enumerate(accumulate(depth + 1 for depth in depths), start=1):
+        if emitted >= tokens:
+            return steps
+    return len(depths)

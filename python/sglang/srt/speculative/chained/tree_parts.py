@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.speculative.ddtree.chain_check import ChainCheck
-    from sglang.srt.speculative.ddtree.step_buffers import UNSEEN
-from sglang.srt.speculative.ddtree.tree_steps import TreeSteps
+    from sglang.srt.speculative.ddtree.tree_steps import TreeSteps
 
 
 class TreeParts(StepParts):
