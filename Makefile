@@ -40,7 +40,7 @@ $(VENV)/.tests: test/requirements.txt $(VENV)/.tools
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml $(VENV)/.tools
-	@$(PY) -m pip install --quiet "ruff>=0.9" "mypy>=1.14"
+	@$(PY) -m pip install --quiet "ruff~=0.17.0" "mypy>=1.14"
 	@touch $@
 
 install: $(VENV)/.tools ## build the fork and install it into .venv (FLAVOUR=cpu or cuda; auto looks for a GPU)
@@ -95,8 +95,8 @@ rebase: $(VENV)/.tools ## what release TO= would break; WRITE=1 moves the fork t
 check-upstream: $(VENV)/.tools ## patches and symbols on 0.5.20 to 0.5.23 in one table; fails if a supported release does
 	@$(PY) -m fork matrix
 
-lint: $(VENV)/.lint ## ruff, and mypy on fork/ and the cutover tool
-	@$(PY) -m ruff check fork benchmark/receipts python/sglang_ddtree docker deploy test/unit/fork test/unit/receipts test/unit/cutover test/unit/service
+lint: $(VENV)/.lint ## ruff on everything, mypy on fork/ and the cutover tool
+	@$(PY) -m ruff check
 	@$(PY) -m mypy
 
 check-needs: install $(VENV)/.tests ## take each patch away and see its test fail (PATCHES= narrows): a nightly job

@@ -6,10 +6,10 @@ captured. For each context: what ``validate`` counted over at least ``--steps`` 
 and whether the modes chose the same greedy tokens. Then the modes are changed while a request runs. Writes
 OUT/verify-switch-GPU.json.
 
-Results: one object a context with ``validation`` (as in docs/verify-switch.md), ``median_ms`` by mode and ``same_tokens``,
-the number of leading greedy tokens on which each mode agrees with ``on`` (of ``compared_tokens``; random weights have near
-ties, which rounding decides). The last object has ``memory_bytes`` of the sets of graphs and ``switch_ms``, the time of each
-POST while a request ran.
+Results: one object a context with ``validation`` (as in docs/verify-switch.md), ``median_ms`` by mode and
+``same_tokens``, the number of leading greedy tokens on which each mode agrees with ``on`` (of ``compared_tokens``;
+random weights have near ties, which rounding decides). The last object has ``memory_bytes`` of the sets of graphs and
+``switch_ms``, the time of each POST while a request ran.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ COMPARED_TOKENS = 200
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmark.bench_verify_switch", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmark.bench_verify_switch", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--algorithm", default="DDTREE", choices=["DFLASH", "DDTREE"])
     parser.add_argument("--width", type=int, default=32, help="DDTREE's budget, or DFLASH's block")
     parser.add_argument("--draft-backend", default="triton")

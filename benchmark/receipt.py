@@ -8,7 +8,7 @@ Schema 1, which `benchmark/receipts/schema.json` states for machines and `make r
 | schema | 1 |
 | name | what was measured or tested, such as "bench_mla_tree_verify" |
 | created | UTC, ISO 8601 |
-| commit, dirty | git revision of the tree and whether it had changes; null where the tree is not a checkout (set RECEIPT_COMMIT) |
+| commit, dirty | git revision of the tree and whether it had changes; null outside a checkout (set RECEIPT_COMMIT) |
 | sources | the source files that the caller names, relative to the repository; older receipts lack it |
 | sources_sha256 | hash of these files; also valid outside a checkout |
 | command | the command line |
@@ -28,7 +28,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def make_receipt(
     return {
         "schema": 1,
         "name": name,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _run("git", "rev-parse", "HEAD") or os.environ.get("RECEIPT_COMMIT"),
         "dirty": None if status is None else bool(status),
         "sources": sorted(str(path.resolve().relative_to(REPO)) for path in sources),

@@ -45,7 +45,7 @@ class ProcessGroup:
                 stderr=err,
                 env=dict(environ),
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call, no lock is taken
             )
         self.pgid = self._process.pid
 

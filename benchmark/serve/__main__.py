@@ -121,7 +121,8 @@ class Bench:
         pairs += [(algorithm, backend) for backend in args.backends[:-1] for algorithm in args.baseline_algorithms]
         draft = args.draft_backends[0]
         if len(args.draft_backends) > 1:
-            self._run([ServeConfig(first, subject, draft, widths[first], args.turn_ms) for draft in args.draft_backends])
+            drafts = args.draft_backends
+            self._run([ServeConfig(first, subject, draft, widths[first], args.turn_ms) for draft in drafts])
             draft = self._fastest_draft_backend()
             pairs.remove((first, subject))
             _say(f"draft attention: {draft} is the fastest of {', '.join(args.draft_backends)}")

@@ -18,7 +18,8 @@ class ServeConfig:
         backend: the target's ``--attention-backend``.
         draft_backend: ``--speculative-draft-attention-backend``.
         width: the block of DFLASH, the budget of DDTREE.
-        turn_ms: ``--speculative-turn-ms``, device time of the steps that a turn of the scheduler may have; 0 for one step.
+        turn_ms: ``--speculative-turn-ms``, device time of the steps that a turn of the scheduler may have;
+            0 for one step.
     """
 
     algorithm: str

@@ -2,10 +2,10 @@
 """Tables of a comparison.
 
 A result of the receipt: algorithm, backend, draft_backend, width, turn_ms, context, and either `error` or median_ms and
-quartiles_ms of a verify step, ms_per_step (a number a sample), steps (seen), steps_per_chunk, accept_length, tokens_per_second, and
-from answers that are not streamed whole_median_ms and whole_ms_per_step. With `--profile` also `profile`: steps, total
-(microseconds a step), kinds (kind -> microseconds a step), kernels (the longest: name -> [kind, microseconds, launches
-a step]), host_calls (CUDA call -> [microseconds of the host, calls a step]).
+quartiles_ms of a verify step, ms_per_step (a number a sample), steps (seen), steps_per_chunk, accept_length,
+tokens_per_second, and from answers that are not streamed whole_median_ms and whole_ms_per_step. With `--profile` also
+`profile`: steps, total (microseconds a step), kinds (kind -> microseconds a step), kernels (the longest: name ->
+[kind, microseconds, launches a step]), host_calls (CUDA call -> [microseconds of the host, calls a step]).
 """
 
 from __future__ import annotations

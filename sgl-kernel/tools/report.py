@@ -129,7 +129,7 @@ def parse_ptxas(text: str) -> dict[str, dict[str, int]]:
     for line in text.splitlines():
         if match := re.search(r"Compiling entry function '(\S+)'", line):
             symbol = match[1]
-            found[symbol] = dict(registers=0, stack=0, spill_stores=0, spill_loads=0, static_smem=0)
+            found[symbol] = {"registers": 0, "stack": 0, "spill_stores": 0, "spill_loads": 0, "static_smem": 0}
         elif match := re.search(r"Function properties for (\S+)", line):
             symbol = match[1]
         elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
@@ -145,7 +145,7 @@ def parse_ptxas(text: str) -> dict[str, dict[str, int]]:
 def count_instructions(sass: str) -> dict[str, dict[str, int]]:
     """{symbol: {mnemonic: how many}} of `cuobjdump -sass`."""
     found: dict[str, dict[str, int]] = {}
-    for block in re.split(r"^\s*Function : ", sass, flags=re.M)[1:]:
+    for block in re.split(r"^\s*Function : ", sass, flags=re.MULTILINE)[1:]:
         symbol = block.split("\n", 1)[0].strip()
         found[symbol] = {name: len(re.findall(rf"\b{name}\b", block)) for name in INSTRUCTIONS}
     return found

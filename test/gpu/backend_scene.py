@@ -137,7 +137,8 @@ class Requests:
         layer.table.fill_(NO_SUCH_SLOT)
         num_pages = layer.pool.kv_buffer[0].shape[0] // page
         pages = rng.sample(range(1, num_pages), sum(-(-(p + self.num_nodes) // page) for p in self.prefix))
-        self.rows = torch.tensor(rng.sample(range(self.first_row, layer.table.shape[0]), len(self.prefix)), device="cuda")
+        rows = rng.sample(range(self.first_row, layer.table.shape[0]), len(self.prefix))
+        self.rows = torch.tensor(rows, device="cuda")
         self.slots, window = [], []
         for row, prefix in zip(self.rows.tolist(), self.prefix, strict=True):
             position = torch.arange(prefix + self.num_nodes)

@@ -32,7 +32,7 @@ OFF, VALIDATE, ON = VerifyMode
 TOLERANCE = 6e-3
 PREFIX = [0, 1, 63, 64, 700, 1500]
 # What the delegate reads of a ForwardBatch beyond what ours does.
-MORE = {"kv_loc_plan": None, "encoder_lens": None, "mha_one_shot": False, "extend_seq_lens_cpu": None, "seq_lens_sum": None}
+MORE = {"mha_one_shot": False} | dict.fromkeys(("kv_loc_plan", "encoder_lens", "extend_seq_lens_cpu", "seq_lens_sum"))
 
 
 class Switched:

@@ -183,8 +183,10 @@ def test_tree_sampler_is_bound():
 
 def test_probability_filters_are_bound():
     probs = torch.tensor([[0.1, 0.2, 0.7]])
-    torch.testing.assert_close(dflash_utils.top_k_renorm_prob(probs, torch.tensor([2])), torch.tensor([[0.0, 2 / 9, 7 / 9]]))
-    torch.testing.assert_close(dflash_utils.top_p_renorm_prob(probs, torch.tensor([0.5])), torch.tensor([[0.0, 0.0, 1.0]]))
+    by_k = dflash_utils.top_k_renorm_prob(probs, torch.tensor([2]))
+    by_p = dflash_utils.top_p_renorm_prob(probs, torch.tensor([0.5]))
+    torch.testing.assert_close(by_k, torch.tensor([[0.0, 2 / 9, 7 / 9]]))
+    torch.testing.assert_close(by_p, torch.tensor([[0.0, 0.0, 1.0]]))
 
 
 @pytest.fixture

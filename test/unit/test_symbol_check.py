@@ -98,7 +98,7 @@ def test_a_change_that_takes_nothing_away_is_told_once(installed, caplog):
 @pytest.mark.parametrize("name", [intact.TABLE, intact.MANIFEST])
 def test_an_incomplete_installation(installed, name, damage):
     damage(installed / name)
-    with pytest.raises(LaunchError, match="this sglang-ddtree is incomplete: .*Install it again"):
+    with pytest.raises(LaunchError, match=r"this sglang-ddtree is incomplete: .*Install it again"):
         check_symbols()
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import sglang  # noqa: F401  first, for the CPU engine
 import torch
 from sglang.srt.configs.model_config import AttentionArch
-from sglang.srt.layers.attention.ddtree_sm120 import launch, requirements
 from sglang.srt.launch_checks import which_backend
+from sglang.srt.layers.attention.ddtree_sm120 import launch, requirements
 
 
 def test_on_a_cpu():

@@ -159,7 +159,9 @@ def _attend(delegate, layer: Layer, batch, q: torch.Tensor, k: torch.Tensor | No
     return out.view(-1, HEADS, LATENT)
 
 
-def eager(prefix: list[int], num_nodes: int, trees, words, seed: int, stored: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def eager(
+    prefix: list[int], num_nodes: int, trees, words, seed: int, stored: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Output of the delegate and what it should be."""
     from sglang.srt.layers.attention.ddtree_sm120.verify_mode.triton_delegate import TritonDelegate
 
@@ -200,5 +202,6 @@ def replays(size: int, num_nodes: int, batches: list[tuple], seed: int) -> tuple
         out = _attend(delegate, layer, batch, q, k)
         assert out.isfinite().all(), "padded requests"
         results.append((out[:real], requests.expected(trees)))
-    sizes = {name: tuple(getattr(delegate._backend, f"cuda_graph_{name}").shape) for name in ("kv_indices", "attn_logits")}
+    buffers = ("kv_indices", "attn_logits")
+    sizes = {name: tuple(getattr(delegate._backend, f"cuda_graph_{name}").shape) for name in buffers}
     return results, sizes

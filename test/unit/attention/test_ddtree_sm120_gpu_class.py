@@ -247,7 +247,7 @@ def test_a_model_is_looked_at():
     step = _scene()
     gpu_backend(step, model=_attention_of_deepseek(step.layer()))
     capped = Scene(MLA, torch.bfloat16, 1, EXTEND, [3, 0], [4, 2], None, {"logit_cap": 3.0})
-    with pytest.raises(ValueError, match="--attention-backend ddtree_sm120: .*logit cap"):
+    with pytest.raises(ValueError, match=r"--attention-backend ddtree_sm120: .*logit cap"):
         gpu_backend(step, model=_attention_of_deepseek(capped.layer()))
 
 

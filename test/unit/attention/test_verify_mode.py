@@ -84,7 +84,7 @@ def test_an_unprepared_mode_is_refused_with_the_remedy():
 
 def test_a_mode_without_a_kernel_is_refused_with_the_reason():
     switch = VerifySwitch(OFF, (OFF,), {OFF: "torch"}, remark="it is for MLA models")
-    with pytest.raises(UnpreparedMode, match="no kernel for 'on' .it is for MLA models"):
+    with pytest.raises(UnpreparedMode, match=r"no kernel for 'on' .it is for MLA models"):
         switch.set(VALIDATE)
 
 
@@ -156,7 +156,7 @@ def test_a_drafter_cannot_be_switched(monkeypatch):
 @pytest.mark.parametrize("asked", [{"mode": ON}, {"mode": VALIDATE}, {"modes": frozenset({OFF, ON})}])
 def test_a_kernel_that_is_not_there_is_refused(monkeypatch, asked):
     monkeypatch.setattr(switch_module, "_requested", lambda: Requested(**asked))
-    with pytest.raises(ValueError, match="--ddtree-verify: mode '(on|validate)' is not possible .* for MLA .* off"):
+    with pytest.raises(ValueError, match=r"--ddtree-verify: mode '(on|validate)' is not possible .* for MLA .* off"):
         open_switch(_runner(), delegate="torch", ours=None, default=OFF, remark="it is for MLA models")
 
 

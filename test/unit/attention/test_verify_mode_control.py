@@ -37,7 +37,8 @@ def _control(mode=ON, modes=tuple(VerifyMode), labels=LABELS) -> tuple[VerifySwi
 def _sample(name: str, **labels) -> float | None:
     from prometheus_client import REGISTRY
 
-    return REGISTRY.get_sample_value(f"sglang:ddtree_verify_{name}", {k: str(v) for k, v in {**LABELS, **labels}.items()})
+    every = {key: str(value) for key, value in {**LABELS, **labels}.items()}
+    return REGISTRY.get_sample_value(f"sglang:ddtree_verify_{name}", every)
 
 
 def _run_steps(switch: VerifySwitch, steps: int, error: float = 0.0) -> None:
@@ -136,7 +137,7 @@ def test_a_line_a_minute(monkeypatch, caplog):
     now = 1000.0
     monkeypatch.setattr(report.time, "monotonic", lambda: now)
     caplog.set_level("INFO")
-    switch, control = _control(VALIDATE, labels=None)
+    switch, _ = _control(VALIDATE, labels=None)
     for _ in range(4):
         now += 25
         _run_steps(switch, REPORT_EVERY_STEPS)

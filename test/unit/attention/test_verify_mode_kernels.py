@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison of two outputs and the mask in bytes: kernels, in Triton's interpreter, and torch against plain Python."""
+"""The comparison of two outputs, the mask in bytes: kernels in Triton's interpreter, torch against plain Python."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_the_variable_stands_in_for_the_flag(declared):
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        ({"ddtree_verify": "on", "attention_backend": "triton"}, "--ddtree-verify belongs to --attention-backend ddtree_"),
+        ({"ddtree_verify": "on", "attention_backend": "triton"}, "--ddtree-verify belongs to --attention-backend d"),
         ({"ddtree_verify_modes": "on", "attention_backend": "triton"}, "--ddtree-verify-modes belongs to"),
         ({"ddtree_verify_modes": "on,of"}, "--ddtree-verify-modes: there is no mode 'of'"),
         ({"ddtree_verify": "on", "ddtree_verify_modes": "off"}, "on is not among --ddtree-verify-modes off"),
@@ -71,5 +71,6 @@ def test_refusals(declared, arguments, message):
 
 
 def test_a_wrong_variable_is_named(declared):
-    with envs.SGLANG_DDTREE_VERIFY.override("yes"), pytest.raises(LaunchError, match="SGLANG_DDTREE_VERIFY: there is no"):
+    refused = pytest.raises(LaunchError, match="SGLANG_DDTREE_VERIFY: there is no")
+    with envs.SGLANG_DDTREE_VERIFY.override("yes"), refused:
         declared()

@@ -14,9 +14,9 @@ def murmur3_32(data: bytes) -> int:
     """MurmurHash3_x86_32 with seed 0 of a multiple of four bytes."""
     word, state = 0xFFFFFFFF, 0
     for (block,) in struct.iter_unpack("<I", data):
-        block = block * 0xCC9E2D51 & word
-        block = (block << 15 | block >> 17) & word
-        state ^= block * 0x1B873593 & word
+        mixed = block * 0xCC9E2D51 & word
+        mixed = (mixed << 15 | mixed >> 17) & word
+        state ^= mixed * 0x1B873593 & word
         state = (state << 13 | state >> 19) & word
         state = (state * 5 + 0xE6546B64) & word
     state ^= len(data)

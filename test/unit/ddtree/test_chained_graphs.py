@@ -19,7 +19,7 @@ from sglang.srt.speculative.chained.length import MOST_STEPS
 from sglang.srt.speculative.chained.state import TurnLayout, TurnState
 from sglang.srt.speculative.chained.tree_parts import TreeParts
 from sglang.srt.speculative.ddtree import verify_input
-from stand_in_worker import BLOCK, CANDIDATES, MAX_BATCH, STRIDE, VOCAB, device, worker  # noqa: F401
+from stand_in_worker import BLOCK, CANDIDATES, MAX_BATCH, STRIDE, VOCAB
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -86,7 +86,7 @@ class Runner:
 
 
 @pytest.fixture
-def steps_of(worker, monkeypatch):  # noqa: F811
+def steps_of(worker, monkeypatch):
     """Steps of a batch size and their state, whose pieces are captured."""
     for module in (tree_parts, verify_input):
         monkeypatch.setattr(module, "tree_verify_input", tree_input, raising=False)
@@ -160,7 +160,7 @@ def tree_input(runner, tree, prefix_lens, total_keys, plan):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_replayed_steps_follow_the_target(worker, steps_of, size):  # noqa: F811
+def test_replayed_steps_follow_the_target(worker, steps_of, size):
     state, steps = steps_of(size)
     first = [5 + 4 * i for i in range(size)]
     rows = torch.tensor([MAX_BATCH - 1 - i for i in range(size)])

@@ -177,7 +177,10 @@ def test_steps_are_counted_each_by_itself():
     assert count_steps(chain, request, 0) == [2, 0, 4] and request.spec_num_cap_tokens == 0
 
 
-@pytest.mark.parametrize(("limit", "taken", "kept"), [(3, 3, 1), (4, 4, 2), (5, 9, 3), (9, 9, 3), (99, 9, 3), (1, 3, 1)])
+LIMITS = [(3, 3, 1), (4, 4, 2), (5, 9, 3), (9, 9, 3), (99, 9, 3), (1, 3, 1)]
+
+
+@pytest.mark.parametrize(("limit", "taken", "kept"), LIMITS)
 def test_steps_behind_the_limit_are_not_taken(limit, taken, kept):
     request, result = Request(max_new_tokens=100 + limit), result_of([2, 0, 4])
     request.output_ids = [0] * 100
@@ -221,7 +224,8 @@ def test_the_scheduler_counts_every_step(monkeypatch):
         advance_grammar_fsm=lambda *_: None,
     )
     result = result_of([2, 0, 4])
-    (tokens,) = SchedulerBatchResultProcessor._resolve_spec_v2_tokens(processor, result, SimpleNamespace(reqs=[request]))
+    resolve = SchedulerBatchResultProcessor._resolve_spec_v2_tokens
+    (tokens,) = resolve(processor, result, SimpleNamespace(reqs=[request]))
     assert len(tokens) == 9
     assert request.kv.kv_committed_len == 109
     assert (request.spec_verify_ct, request.spec_num_correct_drafts) == (3, 6)

@@ -15,7 +15,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.ddtree import worker as worker_module
 from sglang.srt.speculative.ddtree.worker import DDTreeWorker
 from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
-from stand_in_worker import BLOCK, MASK_TOKEN, MAX_BATCH, NODES, STRIDE, WINDOW, device, worker  # noqa: F401
+from stand_in_worker import BLOCK, MASK_TOKEN, MAX_BATCH, NODES, STRIDE, WINDOW
 
 
 def batch_of(size: int, device: str) -> SimpleNamespace:

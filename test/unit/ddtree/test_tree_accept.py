@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from sglang.kernels.ops.ddtree.kv_commit import KVRows, kv_commit, kv_commit_reference
 from sglang.kernels.ops.ddtree.tree_accept import (
     AcceptedPath,
@@ -149,7 +148,7 @@ def test_rows_of_the_path_come_to_the_front(commit, budget, row, dtype):
             for j in range(1, length):
                 buffer[slots[b, j]] = before[slots[b, int(nodes[b, j])]]
     commit(KVRows.of(buffers), slots, nodes, lens)
-    for buffer, wanted in zip(buffers, expected):
+    for buffer, wanted in zip(buffers, expected, strict=True):
         assert torch.equal(buffer, wanted)
 
 

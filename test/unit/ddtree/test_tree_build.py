@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
-
 from references import best_total, heap_tree, path_probability, usable
 from sglang.kernels.ops.ddtree.tree_build import (
     DraftTree,
@@ -80,7 +81,7 @@ def check_against_heap(tree: DraftTree, logprobs: np.ndarray, *, spine: bool) ->
         sibling = np.full(num_nodes, -1)
         for parent, nodes in children.items():
             first[parent] = nodes[0]
-            for elder, younger in zip(nodes, nodes[1:]):
+            for elder, younger in pairwise(nodes):
                 sibling[elder] = younger
         assert tree.first_child[b].tolist() == first.tolist()
         assert tree.next_sibling[b].tolist() == sibling.tolist()

@@ -122,7 +122,7 @@ def test_a_backend_that_ignores_the_mask_stops_the_server(fault):
         TinyAttention(fault), num_nodes=9, vocab_size=64, device="cpu"
     )
     assert not result.passed
-    with pytest.raises(RuntimeError, match="some_backend.*--attention-backend"):
+    with pytest.raises(RuntimeError, match=r"some_backend.*--attention-backend"):
         require_pass(result, "some_backend", dummy_weights=False)
     if fault == "constant":
         require_pass(result, "some_backend", dummy_weights=True)

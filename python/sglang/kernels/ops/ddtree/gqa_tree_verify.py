@@ -7,8 +7,6 @@ and CPU twin alike. Like ``mla_tree_verify`` it has no torch stand-in.
 
 from __future__ import annotations
 
-from typing import Optional, Union
-
 import torch
 from sglang.kernels.ops.ddtree.native import native_package
 
@@ -17,7 +15,7 @@ MAX_GROUP = 16  # query heads of one KV head
 
 
 def prepare(
-    device: Union[torch.device, str],
+    device: torch.device | str,
     *,
     max_num_nodes: int,
     num_heads: int,
@@ -55,13 +53,13 @@ def prepare(
 
 def gqa_tree_verify(
     out: torch.Tensor,
-    lse: Optional[torch.Tensor],
+    lse: torch.Tensor | None,
     q: torch.Tensor,
     k_pool: torch.Tensor,
     v_pool: torch.Tensor,
     page_table: torch.Tensor,
     prefix_lens: torch.Tensor,
-    mask_words: Optional[torch.Tensor],
+    mask_words: torch.Tensor | None,
     workspace: torch.Tensor,
     *,
     num_nodes: int,

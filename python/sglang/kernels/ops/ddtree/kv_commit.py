@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 import torch
-
 from sglang.kernels.ops.ddtree.native import native_op
 
 

@@ -8,14 +8,12 @@ in plain torch would pass for a working server at a hundredth of the speed.
 
 from __future__ import annotations
 
-from typing import Optional, Union
-
 import torch
 from sglang.kernels.ops.ddtree.native import native_package
 
 
 def prepare(
-    device: Union[torch.device, str],
+    device: torch.device | str,
     *,
     max_batch: int,
     max_num_nodes: int,
@@ -48,7 +46,7 @@ def prepare(
 
 def mla_tree_verify(
     out: torch.Tensor,
-    lse: Optional[torch.Tensor],
+    lse: torch.Tensor | None,
     q_nope: torch.Tensor,
     q_rope: torch.Tensor,
     kv_pool: torch.Tensor,

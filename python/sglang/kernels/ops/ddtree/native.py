@@ -6,8 +6,8 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+from collections.abc import Callable
 from types import ModuleType
-from typing import Callable, Optional
 
 import torch
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 @functools.cache
-def native_op(name: str) -> Optional[Callable]:
+def native_op(name: str) -> Callable | None:
     """Function ``name`` of the ``sgl_kernel_ddtree`` package, or None without it.
 
     A package that is installed but cannot be loaded, or that lacks the

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-
 from sglang.kernels.ops.ddtree.native import native_op
 from sglang.kernels.ops.ddtree.tree_build import MAX_DEPTH, MAX_NODES, DraftTree
 

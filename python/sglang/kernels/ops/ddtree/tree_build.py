@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-
 from sglang.kernels.ops.ddtree.native import native_op
 
 MAX_NODES = 257

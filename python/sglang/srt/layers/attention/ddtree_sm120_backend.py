@@ -20,11 +20,11 @@ requests:
 Without either mask the window is a chain: node ``i`` sees nodes ``0..i`` (DFLASH). ``seq_lens`` is ``L``, without the
 window. Every node sees itself, and all of the committed tokens.
 
-On a CPU a mask that does not fit its declared layout, or that hides committed tokens, is an error. Sliding-window layers
-measure distance by depth in the tree, not by node number. Layers of type ENCODER_ONLY (the DFLASH drafter's) see the
-whole window in both directions and refuse a tree mask. On a GPU masks are read where nothing can be checked without
-waiting for the device: a byte mask's prefix is taken as seen and cells behind its end as unseen. MLA layers are causal
-there, without windows or caps; a draft model is served for its block only, with GQA layers.
+On a CPU a mask that does not fit its declared layout, or that hides committed tokens, is an error. Sliding-window
+layers measure distance by depth in the tree, not by node number. Layers of type ENCODER_ONLY (the DFLASH drafter's)
+see the whole window in both directions and refuse a tree mask. On a GPU masks are read where nothing can be checked
+without waiting for the device: a byte mask's prefix is taken as seen and cells behind its end as unseen. MLA layers
+are causal there, without windows or caps; a draft model is served for its block only, with GQA layers.
 """
 
 from __future__ import annotations

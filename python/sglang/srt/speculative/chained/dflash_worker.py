@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import torch
-
 from sglang.kernels.ops.ddtree.native import prepare_native
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.chained.worker import ChainsTurns
@@ -82,7 +81,7 @@ class ChainedDFlashWorker(ChainsTurns, TreeSteps, DFlashWorkerV2):
     ) -> GenerationBatchResult:
         """One turn of the scheduler."""
         if self._turns is not None and batch.forward_mode.is_decode() and not batch.is_extend_in_batch:
-            draft_input: Optional[Any] = batch.spec_info
+            draft_input: Any | None = batch.spec_info
             most_steps = self._steps_of_turn(batch) if isinstance(draft_input, DFlashDraftInputV2) else 0
             if most_steps:
                 if not batch.seq_lens.is_cpu:

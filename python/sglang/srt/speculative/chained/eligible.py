@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from sglang.kernels.ops.ddtree.tree_build import MAX_DEPTH
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import VerifyMode
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 
 
-def why_not(worker: DFlashWorkerV2) -> Optional[str]:
+def why_not(worker: DFlashWorkerV2) -> str | None:
     """What keeps a server's turns at one step; None if nothing does.
 
     A chained step does what ``ModelRunner.forward`` does for a greedy batch and

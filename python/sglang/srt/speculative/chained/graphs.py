@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, ContextManager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,7 +42,7 @@ class GraphedSteps:
         parts: StepParts,
         draft: ModelRunner,
         target: ModelRunner,
-        draft_context: Callable[[], ContextManager],
+        draft_context: Callable[[], AbstractContextManager],
         workspaces: Callable[[], list[torch.Tensor]],
     ) -> None:
         self._state, self._parts, self._draft_context = state, parts, draft_context

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.chained.state import TurnLayout
@@ -33,10 +32,10 @@ class TurnResult(GenerationBatchResult):
         kept_depths: of each request, those of ``depths`` that it takes; filled on the host.
     """
 
-    layout: Optional[TurnLayout] = None
+    layout: TurnLayout | None = None
     has_trees: bool = True
     kept_depths: list[list[int]] = field(default_factory=list)
-    rows: Optional[torch.Tensor] = None
+    rows: torch.Tensor | None = None
 
     @classmethod
     def of(cls, layout: TurnLayout, rows: torch.Tensor, num_steps: int, **more) -> TurnResult:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.speculative.chained.length import MOST_STEPS
 
 if TYPE_CHECKING:

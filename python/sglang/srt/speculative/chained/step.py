@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.speculative.chained.state import TurnState
 
 if TYPE_CHECKING:

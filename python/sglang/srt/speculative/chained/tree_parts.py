@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.kernels.ops.ddtree.tree_accept import tree_accept
 from sglang.srt.speculative.chained.state import TurnState
 from sglang.srt.speculative.chained.step import StepParts
@@ -29,11 +28,11 @@ class TreeParts(StepParts):
         chain_check: looks at every step; None for none.
     """
 
-    def __init__(self, worker: TreeSteps, chain_check: Optional[ChainCheck]) -> None:
+    def __init__(self, worker: TreeSteps, chain_check: ChainCheck | None) -> None:
         self._worker = worker
         self._chain_check = chain_check
         self._most_keys = worker.model_runner.model_config.context_len
-        self._step: Optional[Step] = None
+        self._step: Step | None = None
 
     def draft_batch(self, state: TurnState) -> ForwardBatch:
         batch_size = len(state.seq_lens)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Callable, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-
 from sglang.srt.speculative.chained.length import MOST_STEPS, TurnLength
 from sglang.srt.speculative.chained.result import TurnResult
 from sglang.srt.speculative.chained.state import TurnLayout, TurnState

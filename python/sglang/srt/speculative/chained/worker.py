@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import torch
-
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.chained.eligible import verifies_by_ours, why_not
@@ -35,8 +34,8 @@ class ChainsTurns:
     """Mixed into a worker that is :class:`~sglang.srt.speculative.ddtree.tree_steps.TreeSteps`."""
 
     grows_trees = True
-    _turns: Optional[Turns] = None
-    _why_no_turns: Optional[str] = "not set up"
+    _turns: Turns | None = None
+    _why_no_turns: str | None = "not set up"
     _chain_check = None
 
     def _prepare_turns(self) -> None:

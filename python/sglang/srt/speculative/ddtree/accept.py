@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
 
 import torch
-
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
@@ -19,7 +17,7 @@ def per_node(sampling_info: SamplingBatchInfo, num_nodes: int) -> SamplingBatchI
     have been applied to the logits by then.
     """
 
-    def spread(tensor: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    def spread(tensor: torch.Tensor | None) -> torch.Tensor | None:
         return None if tensor is None else tensor.repeat_interleave(num_nodes, dim=0)
 
     return dataclasses.replace(
@@ -48,7 +46,7 @@ def per_node(sampling_info: SamplingBatchInfo, num_nodes: int) -> SamplingBatchI
 
 def choose_per_node(
     logits: torch.Tensor,
-    sampling_info: Optional[SamplingBatchInfo],
+    sampling_info: SamplingBatchInfo | None,
     positions: torch.Tensor,
     num_nodes: int,
     sampler: torch.nn.Module,

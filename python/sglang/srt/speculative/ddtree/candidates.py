@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import torch
-
 from sglang.srt.models.dflash import candidate_topk
 from sglang.srt.runtime_context import get_parallel
 

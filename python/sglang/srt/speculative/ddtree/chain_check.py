@@ -9,7 +9,6 @@ state, on the target's choices of this step. The counts stand in ``/server_info`
 from __future__ import annotations
 
 import torch
-
 from sglang.kernels.ops.ddtree.tree_accept import AcceptedPath
 from sglang.kernels.ops.ddtree.tree_build import DraftTree
 

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
-
 from sglang.kernels.ops.ddtree.tree_build import DraftTree, unpack_mask
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
@@ -29,7 +26,7 @@ def write_dense_mask(
         out: flat, at least the size of the layout.
         mode: FULL_MASK or QLEN_ONLY.
     """
-    batch, num_nodes = tree.tokens.shape
+    num_nodes = tree.tokens.shape[1]
     device = out.device
     node = torch.arange(num_nodes, device=device)
     if mode == TreeMaskMode.FULL_MASK:
@@ -60,7 +57,7 @@ def dense_mask_for(
     batch, num_nodes = tree.tokens.shape
     verify_mask = backend.verify_mask
     size = total_keys * num_nodes
-    buffer: Optional[torch.Tensor] = None
+    buffer: torch.Tensor | None = None
     mode = TreeMaskMode.FULL_MASK
     if verify_mask is not None and verify_mask.fits(batch):
         mode, buffer = verify_mask.mode, verify_mask.buffer

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
 
@@ -11,7 +11,7 @@ from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
 _HEAD_OF = {"DFlash2": "DFlash2 selector", "LiLiCorr": "LiLiCorr"}
 
 
-def conditional_head_of(draft_hf_config: Any) -> Optional[str]:
+def conditional_head_of(draft_hf_config: Any) -> str | None:
     """Name of the conditional head that a draft's configuration declares, if any."""
     if parse_dflash_draft_config(draft_hf_config=draft_hf_config).is_domino:
         return "Domino"

@@ -7,10 +7,9 @@ the last layer's, which a request wants, are kept beside them on demand.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.layers.logits_processor import LogitsProcessor, LogitsProcessorOutput
 from sglang.srt.model_executor.forward_batch_info import (
     get_server_return_hidden_states_mode,
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 
-def keep_last_layer(processor: Optional[LogitsProcessor]) -> None:
+def keep_last_layer(processor: LogitsProcessor | None) -> None:
     """Make the target keep its last layer's states; before its graphs are captured.
 
     Raises:
@@ -36,14 +35,14 @@ def keep_last_layer(processor: Optional[LogitsProcessor]) -> None:
     processor.keep_last_hidden_states = True
 
 
-def only_logits_processor(model: torch.nn.Module) -> Optional[LogitsProcessor]:
+def only_logits_processor(model: torch.nn.Module) -> LogitsProcessor | None:
     """The logits processor of a model, or None where it has several, as a multimodal one may."""
     found = [module for module in model.modules() if isinstance(module, LogitsProcessor)]
     return found[0] if len(found) == 1 else None
 
 
 def return_prefill_states(
-    batch: ScheduleBatch, output: Optional[LogitsProcessorOutput]
+    batch: ScheduleBatch, output: LogitsProcessorOutput | None
 ) -> None:
     """Give a prefill's result the rows that its consumer reads: every prompt
     token's, or in ``last`` mode the last one's of each request."""

@@ -10,11 +10,11 @@ captured graph included, and compared with the plain chain that it stands for.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.kernels.ops.ddtree.tree_build import DraftTree, pack_mask
 from sglang.srt.speculative.ddtree.verify_input import tree_verify_input, verify_batch_of
 

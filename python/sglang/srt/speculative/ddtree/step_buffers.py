@@ -6,11 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-
 from sglang.kernels.ops.ddtree.tree_accept import AcceptedPath
 from sglang.kernels.ops.ddtree.tree_build import DraftTree
 from sglang.srt.speculative.ddtree.budget import TreeWidths
-
 
 # Which of the outputs the scheduler never sees.
 UNSEEN = 2

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.kernels.ops.ddtree.kv_commit import KVRows, kv_commit
 from sglang.kernels.ops.ddtree.tree_build import tree_build
 from sglang.srt.lora.layers import unwrap_lora_layer
@@ -38,8 +37,8 @@ class HostLens:
         reserved_sum: of ``reserved``.
     """
 
-    committed: Optional[torch.Tensor]
-    reserved: Optional[torch.Tensor]
+    committed: torch.Tensor | None
+    reserved: torch.Tensor | None
     reserved_sum: int
 
     def keys(self, width: int) -> tuple[torch.Tensor, int]:
@@ -84,9 +83,9 @@ class TreeSteps:
     spine: bool
     model_runner: ModelRunner
     draft_model_runner: ModelRunner
-    _kv_rows: Optional[KVRows]
+    _kv_rows: KVRows | None
     _window_offsets: torch.Tensor
-    _buffers: Optional[StepBuffers]
+    _buffers: StepBuffers | None
     _views: dict[int, StepBuffers]
 
     def _allocate_step_buffers(self) -> None:
@@ -214,7 +213,7 @@ class TreeSteps:
         self._tp_sync.sync(SpecTpSyncSite.DDTREE_CHOICE, chosen)
         return chosen
 
-    def _commit(self, step: Step, hidden: Optional[torch.Tensor]) -> None:
+    def _commit(self, step: Step, hidden: torch.Tensor | None) -> None:
         """Move the path's KV rows to the front and feed its features to the draft.
 
         Both are on the forward stream, ahead of every later forward. The

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.kernels.ops.ddtree.tree_build import DraftTree
 from sglang.srt.model_executor.forward_batch_info import (
     CaptureHiddenMode,
@@ -36,11 +35,11 @@ class DDTreeVerifyInput(DFlashVerifyInput):
         custom_mask: the same tree in the layout of the ``triton`` backend.
     """
 
-    mask_words: Optional[torch.Tensor] = None
+    mask_words: torch.Tensor | None = None
 
 
 def capture_verify_input(
-    model_runner: ModelRunner, num_nodes: int, custom_mask: Optional[torch.Tensor]
+    model_runner: ModelRunner, num_nodes: int, custom_mask: torch.Tensor | None
 ) -> DDTreeVerifyInput:
     """What the target's CUDA graph is captured with.
 

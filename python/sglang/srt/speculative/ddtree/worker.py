@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import torch
-
 from sglang.kernels.ops.ddtree.native import implementation, prepare_native
 from sglang.kernels.ops.ddtree.tree_accept import tree_accept
 from sglang.srt.environ import envs
@@ -279,7 +278,7 @@ class DDTreeWorker(ChainsTurns, TreeSteps, DFlashWorkerV2):
         batch: ScheduleBatch,
         step: Step,
         target_out: GenerationBatchResult,
-        grammar_tree: Optional[GrammarTree],
+        grammar_tree: GrammarTree | None,
         grammar_barrier,
     ) -> torch.Tensor:
         """The target's token after each node, int64 [bs, N]."""

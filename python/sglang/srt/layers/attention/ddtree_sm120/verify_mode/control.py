@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import FLAG, VerifyMode, parse_mode
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.report import ReportLog, publish_mode, publish_report
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.ulp import UlpReport

@@ -9,7 +9,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-
 from sglang.srt.managers.io_struct import DDTreeVerifyReqInput, DDTreeVerifyReqOutput
 from sglang.srt.runtime_context import get_serving
 from sglang.srt.utils.auth import AuthLevel, auth_level

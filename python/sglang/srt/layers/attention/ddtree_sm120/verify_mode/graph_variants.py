@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One set of captured decode or verify graphs for each mode, so that a switch takes another set and nothing else.
 
-A captured graph has its kernels frozen. SGLang's decode runner can capture several variants of each shape and choose one
-a step; they share the static buffers and the memory pool of the graphs. Here the mode is the variant.
+A captured graph has its kernels frozen. SGLang's decode runner can capture several variants of each shape and choose
+one a step; they share the static buffers and the memory pool of the graphs. Here the mode is the variant.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import VerifyMode
 
 if TYPE_CHECKING:

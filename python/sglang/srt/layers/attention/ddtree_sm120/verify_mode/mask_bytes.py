@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mask words as the bytes that SGLang's Triton kernel reads.
 
-That kernel takes one byte a (node, key) pair, ``N`` rows of ``L + N`` a request. It skips the ``L`` bytes of the prefix,
-which every node sees, so only the last ``N`` of a row are written.
+That kernel takes one byte a (node, key) pair, ``N`` rows of ``L + N`` a request. It skips the ``L`` bytes of the
+prefix, which every node sees, so only the last ``N`` of a row are written.
 """
 
 from __future__ import annotations

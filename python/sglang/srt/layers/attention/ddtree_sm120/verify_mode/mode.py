@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 FLAG = "--ddtree-verify"
 MODES_FLAG = "--ddtree-verify-modes"
 
 
-class VerifyMode(str, Enum):
+class VerifyMode(StrEnum):
     """Whose kernel attends in decode and verify."""
 
     OFF = "off"  # the delegate's, upstream's kernel
@@ -80,7 +80,9 @@ class Requested:
             has_admin_key=bool(admin_key),
         )
 
-    def resolve(self, default: VerifyMode, possible: frozenset[VerifyMode]) -> tuple[VerifyMode, tuple[VerifyMode, ...]]:
+    def resolve(
+        self, default: VerifyMode, possible: frozenset[VerifyMode]
+    ) -> tuple[VerifyMode, tuple[VerifyMode, ...]]:
         """The starting mode and the modes to prepare, in the order of the enum.
 
         Args:

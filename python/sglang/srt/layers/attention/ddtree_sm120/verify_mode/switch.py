@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import (
     FLAG,
     MODES_FLAG,
@@ -76,7 +75,7 @@ class VerifySwitch:
 
     @property
     def running(self) -> VerifyMode:
-        """Of the forward that is being prepared, run or captured now: graphs of every mode are captured at the start."""
+        """Of the forward that is prepared, run or captured now: graphs of every mode are captured at the start."""
         captured = get_capture_attention_variant()
         return self._mode if captured is None else VerifyMode(captured)
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import torch
-
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mask_bytes import write_mask_bytes
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
@@ -106,7 +105,8 @@ class TritonDelegate:
         """
         tokens = q.shape[0]
         if q_rope is not None:
-            q = torch.cat([q.view(tokens, layer.tp_q_head_num, -1), q_rope.view(tokens, layer.tp_q_head_num, -1)], dim=-1)
+            heads = layer.tp_q_head_num
+            q = torch.cat([q.view(tokens, heads, -1), q_rope.view(tokens, heads, -1)], dim=-1)
         if k is not None and k_rope is not None:
             v = k.view(tokens, 1, -1)
             k = torch.cat([v, k_rope.view(tokens, 1, -1)], dim=-1)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.ulp import (
     BEYOND,
     BEYOND_ULP,
