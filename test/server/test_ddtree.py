@@ -29,6 +29,7 @@ from tools.tiny_models.tokenizer import EOS_ID
 RANDOM = ServerConfig("random-mla", "DDTREE", page_size=16, budget=8)
 DEFAULT = ServerConfig("random-mla", "DDTREE", page_size=64, budget=32)
 CYCLE = ServerConfig("cycle-mla", "DDTREE", page_size=1, budget=64)
+CHAIN = ServerConfig("cycle-mla", "DFLASH")
 PAGED = ServerConfig("cycle-gqa", "DDTREE", page_size=16, budget=32)
 # A pool that eight growing requests overrun.
 CROWDED = ServerConfig(
@@ -127,6 +128,26 @@ def test_end_of_text_inside_an_accepted_path(server):
     assert steps(got.accepts) == 1
     flush(server)
     assert load(server)["num_used_tokens"] == 0
+
+
+@servers(CYCLE, CHAIN)
+def test_the_least_length_of_an_answer_is_kept(server):
+    ids = [*spell("9"), EOS_ID, *spell("aaa8")]
+    assert len(generate(server, ids, new_tokens=40).ids) == 2
+    got = generate(server, ids, new_tokens=40, min_new_tokens=20)
+    assert len(got.ids) >= 20
+    assert EOS_ID not in got.ids[:19]
+
+
+@servers(CYCLE, CHAIN)
+def test_penalties_are_applied(server):
+    ids = spell("efdefd")
+    plain = generate(server, ids, new_tokens=40)
+    assert plain.ids == walk(ids[-1], 40) and len(set(plain.ids)) == 3
+    assert len(set(generate(server, ids, new_tokens=40, frequency_penalty=2.0).ids)) > 3
+    # Half of the best logits is the best still, but not by as much.
+    repeated = generate(server, ids, new_tokens=40, repetition_penalty=2.0)
+    assert min(repeated.logprobs) < min(plain.logprobs) - 1
 
 
 @servers(CYCLE)
