@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tools.processes import ProcessGroup, is_alive, wait_until
+from tools.processes import STOP_SECONDS, ProcessGroup, is_alive, wait_until
 
 
 def test_stopping_ends_the_whole_group(tmp_path):
     group = ProcessGroup(["sh", "-c", "sleep 60 & sleep 60"], tmp_path / "log", os.environ)
-    wait_until(lambda: len(group.members()) == 3, 10, "three processes")
+    wait_until(lambda: len(group.members()) == 3, STOP_SECONDS, "three processes")
     members = group.members()
     group.stop()
     assert not [process for process in members if is_alive(process)]
@@ -35,4 +35,11 @@ print(ProcessGroup(["sleep", "60"], Path({str(tmp_path)!r}) / "log", os.environ)
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
     )
     leader = int(maker.stdout)
-    wait_until(lambda: not psutil.pid_exists(leader) or not is_alive(psutil.Process(leader)), 10, "end of the leader")
+    wait_until(lambda: not _runs(leader), STOP_SECONDS, "end of the leader")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 
 import pytest
 from fake_service import FakeService
@@ -181,12 +180,6 @@ def test_signals_do_not_stop_the_way_back(run, service, record):
 
 
 def test_two_at_once(run, service, state, capsys):
-    waiting, go_on = threading.Event(), threading.Event()
-
-    def pause() -> None:
-        waiting.set()
-        go_on.wait(10)
-
     with Journal(state).locked():
         assert run("cutover", "--to", "on") == 2
         assert run("rollback") == 2

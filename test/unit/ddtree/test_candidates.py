@@ -39,7 +39,7 @@ def test_candidates_are_the_best_under_the_whole_vocabulary(one_rank, vocab, top
     sampler = CandidateSampler(
         lm_head=lm_head, block_size=BLOCK, candidates=topk, max_bs=5, device="cpu"
     )
-    hidden = torch.randn(3 * BLOCK, HIDDEN)
+    hidden = torch.randn(3 * BLOCK, HIDDEN, generator=torch.Generator().manual_seed(1))
     sampler(hidden)
 
     drafted = hidden.view(3, BLOCK, HIDDEN)[:, 1:]

@@ -18,8 +18,9 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.speculative.ddtree.accept import choose_per_node
 
 VOCAB, DEPTH, NODES, DRAWS, LENGTH = 6, 2, 8, 20_000, 3
-# Upper 1e-4 quantile of chi-square with VOCAB - 1 degrees of freedom.
-CRITICAL = 25.74
+# Upper 1e-8 quantile of chi-square with VOCAB - 1 degrees of freedom: torch draws other numbers from a seed on another
+# maker's processor, and no processor may fail by chance. A temperature of 0.8 in place of 0.7 gives 290.
+CRITICAL = 45.79
 
 
 @pytest.fixture
