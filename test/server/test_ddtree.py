@@ -19,7 +19,7 @@ from harness.generate import (
     generate,
     generate_together,
     hang_up,
-    load,
+    wait_freed,
 )
 from harness.process import Server
 from harness.prompts import NEW_TOKENS, all_prompts, encode, short_prompts, spell, walk
@@ -126,8 +126,7 @@ def test_end_of_text_inside_an_accepted_path(server):
     assert got.finish == "stop"
     # The first token is the prefill's, so the end is an accepted draft or the bonus.
     assert steps(got.accepts) == 1
-    flush(server)
-    assert load(server)["num_used_tokens"] == 0
+    wait_freed(server)
 
 
 @servers(CYCLE, CHAIN)
@@ -206,8 +205,7 @@ def test_aborts_during_a_verify_leave_the_others_right(server, expected):
         answers = list(filter(None, threads.map(ask, range(40))))
     for name, ids in answers:
         assert ids == expected[name].ids, name
-    flush(server)
-    assert load(server)["num_used_tokens"] == 0
+    wait_freed(server)
 
 
 @servers(CROWDED)
@@ -226,8 +224,7 @@ def test_retracted_requests_say_the_same(server):
     retractions = sum(reply["meta_info"]["num_retractions"] for reply in replies)
     assert retractions > 0  # or the pool was not crowded
     assert [reply["output_ids"] for reply in replies] == alone
-    flush(server)
-    assert load(server)["num_used_tokens"] == 0
+    wait_freed(server)
 
 
 @pytest.mark.parametrize(
@@ -259,8 +256,7 @@ def test_no_slot_is_lost_over_many_mixed_requests(server, count, expected):
     for (kind, prompt, tokens), ids in zip(plans, answers, strict=True):
         if kind == "greedy":
             assert ids == expected[prompt.name].ids[:tokens], prompt.name
-    flush(server)
-    assert load(server)["num_used_tokens"] == 0
+    wait_freed(server)
 
 
 def test_hidden_states_are_those_of_plain_decoding(pool):

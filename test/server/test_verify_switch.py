@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from harness.config import ServerConfig
-from harness.generate import REQUEST_SECONDS, generate, wait_idle
+from harness.generate import REQUEST_SECONDS, flush, generate, wait_idle
 from harness.process import Server
 from harness.prompts import short_prompts
 
@@ -29,13 +29,6 @@ STARTS_IN_VALIDATE = ServerConfig(
 
 def servers(*configs: ServerConfig) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("server", configs, indirect=True, ids=str)
-
-
-def flush(server: Server) -> None:
-    """With an admin key set, emptying the cache needs it too."""
-    wait_idle(server)
-    headers = {"Authorization": f"Bearer {KEY}"}
-    httpx.post(f"{server.url}/flush_cache", headers=headers, timeout=REQUEST_SECONDS).raise_for_status()
 
 
 def ask(server: Server, mode: str | None = None, key: str | None = KEY) -> httpx.Response:
@@ -95,7 +88,7 @@ def every_mode_serves(server: Server, expected: dict) -> None:
     for mode in ("on", "validate", "off", "on"):
         switch(server, mode)
         for prompt in short_prompts():
-            flush(server)
+            flush(server, KEY)
             assert generate(server, prompt.ids).ids == expected[prompt.name].ids, (mode, prompt.name)
 
 
@@ -103,7 +96,7 @@ def validate_counts(server: Server) -> None:
     switch(server, "validate")
     prompt, accepts = short_prompts()[0].ids, []
     for _ in range(4):
-        flush(server)
+        flush(server, KEY)
         accepts += generate(server, prompt, new_tokens=100, ignore_eos=True).accepts
     wait_idle(server)
     seen = state(server)["validation"]
@@ -195,7 +188,7 @@ def test_a_mode_that_was_not_prepared_is_refused(server):
     assert refused.status_code == 400
     assert "--ddtree-verify-modes off,validate,on" in refused.json()["message"]
     assert refused.json()["mode"] == "validate"
-    flush(server)
+    flush(server, KEY)
     generate(server, short_prompts()[0].ids)
     wait_idle(server)
     seen = state(server)["validation"]

@@ -58,6 +58,8 @@ class ServerConfig:
             *("--chunked-prefill-size", str(CHUNKED_PREFILL_SIZE)),
             *("--max-total-tokens", str(MAX_TOTAL_TOKENS)),
             *("--max-running-requests", str(MAX_RUNNING_REQUESTS)),
+            # Of sampling without a seed: what is drawn, and so what a test sees, is the same in every run.
+            *("--random-seed", "1"),
             "--sleep-on-idle",
             "--enable-metrics",
             # Else a tiny model fills its answer with white space, which JSON allows.

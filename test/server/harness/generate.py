@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from harness.process import Server, wait_until
+from harness.process import STOP_SECONDS, Server, wait_until
 from harness.prompts import NEW_TOKENS
 
 # A long answer on two busy cores may take its time; a hang must still end the test.
@@ -95,7 +95,24 @@ def wait_idle(server: Server) -> None:
     wait_until(idle, REQUEST_SECONDS, "idle scheduler")
 
 
-def flush(server: Server) -> None:
-    """Empty the radix cache; fails if the server is not idle."""
+def wait_freed(server: Server) -> None:
+    """Return when every KV slot is free or in the radix cache.
+
+    A slot that a request lost never is. To be asked before a flush, which counts all slots as free.
+
+    Raises:
+        TimeoutError: slots were lost.
+    """
     wait_idle(server)
-    httpx.post(f"{server.url}/flush_cache", timeout=REQUEST_SECONDS).raise_for_status()
+    wait_until(lambda: load(server)["num_used_tokens"] == 0, STOP_SECONDS, "KV slots freed")
+
+
+def flush(server: Server, key: str | None = None) -> None:
+    """Empty the radix cache of a server that is, or will soon be, idle; ``key`` is its admin key, if it has one."""
+    wait_idle(server)
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    # The load is what the scheduler published last: a request that has just begun or ended may not be in it. With a
+    # time-out, the scheduler itself waits until it is idle, and does not refuse.
+    httpx.post(
+        f"{server.url}/flush_cache", params={"timeout": STOP_SECONDS}, headers=headers, timeout=REQUEST_SECONDS
+    ).raise_for_status()
