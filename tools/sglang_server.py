@@ -3,29 +3,38 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tools.processes import ProcessGroup
 
-# Generous: several servers may be starting at once on two cores.
-START_SECONDS = 240
+# Generous: several servers may be starting at once on two slow cores. One that died is noticed at once.
+START_SECONDS = 600
 
 
 class ServerDied(RuntimeError):
     """The server ended, or did not become healthy in time; carries the end of its log."""
 
 
+# Below what Linux gives to a socket that asks for any port, and outside of what SGLang chooses its own from: a server
+# opens its port only when its models are loaded, and others ask for ports meanwhile.
+PORTS = range(10_000, 22_000)
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on at present."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A TCP port of 127.0.0.1 that nothing listens on at present, and that nobody is given by chance."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1}")
 
 
 class Server(ProcessGroup):

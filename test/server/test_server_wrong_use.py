@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import pytest
 from harness.config import BACKEND, MODELS, ServerConfig
-from harness.process import Server, wait_until
+from harness.process import STOP_SECONDS, Server, wait_until
 
 from tools.tiny_models import MISMATCHES, ensure_mismatched
 
-REFUSAL_SECONDS = 180
+# They end while importing, mostly: two launches at once, beside a server that starts, on two busy cores.
+REFUSAL_SECONDS = 600
 TARGET = ServerConfig("cycle-mla")
 
 DFLASH = [
@@ -112,7 +113,7 @@ def end_of(server: Server) -> Refusal:
         status = server.wait(REFUSAL_SECONDS)
         # Children may need a moment to see that their parent is gone.
         with suppress(TimeoutError):
-            wait_until(lambda: not server.members(), 5, "end of all processes")
+            wait_until(lambda: not server.members(), STOP_SECONDS, "end of all processes")
         return Refusal(status, server.errors(), len(server.members()))
     finally:
         server.stop()
