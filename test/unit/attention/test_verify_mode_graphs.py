@@ -81,12 +81,46 @@ def test_each_capture_is_measured():
     assert end == begin + 2 and calls[begin + 1].startswith("self.capture_one_shape(")
 
 
+POOL, ELSEWHERE = (0, 7), (0, 0)
+
+
+class _Allocator:
+    """Segments of torch's allocator: ``reserve`` adds to the graphs' pool, ``elsewhere`` sets what others have."""
+
+    def __init__(self, monkeypatch):
+        self.elsewhere, self._graphs = 500, []
+        monkeypatch.setattr(graph_variants, "get_global_graph_memory_pool", lambda: POOL)
+        monkeypatch.setattr(graph_variants.torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(graph_variants.torch.cuda, "memory_snapshot", self._snapshot)
+
+    def reserve(self, size: int) -> None:
+        self._graphs.append(size)
+
+    def _snapshot(self) -> list[dict]:
+        segments = [(0, ELSEWHERE, self.elsewhere), (1, POOL, 10**9), *((0, POOL, size) for size in self._graphs)]
+        return [{"device": device, "segment_pool_id": pool, "total_size": size} for device, pool, size in segments]
+
+
 def test_memory_is_added_up_by_mode(monkeypatch):
-    switch, free = _switch(OFF, VALIDATE, ON), iter([1000, 900, 900, 860, 860, 800])
-    monkeypatch.setattr(graph_variants.torch.cuda, "mem_get_info", lambda: (next(free), 0))
-    for mode in ("validate", "on", "validate"):
-        GraphMemory(_runner(switch), mode).close()
+    switch, allocator = _switch(OFF, VALIDATE, ON), _Allocator(monkeypatch)
+    for mode, size in (("validate", 100), ("on", 40), ("validate", 60)):
+        memory = GraphMemory(_runner(switch), mode)
+        allocator.reserve(size)
+        memory.close()
     assert switch.graph_bytes == {VALIDATE: 160, ON: 40}
+
+
+def test_memory_of_others_is_not_counted(monkeypatch):
+    """Other processes take and free memory of the card meanwhile, and torch empties its cache before a capture."""
+    free = iter([10_000, 400, 400, 9_000])
+    monkeypatch.setattr(graph_variants.torch.cuda, "mem_get_info", lambda: (next(free), 20_000))
+    switch, allocator = _switch(OFF, ON), _Allocator(monkeypatch)
+    for mode, size in (("on", 100), ("off", 0)):
+        memory = GraphMemory(_runner(switch), mode)
+        allocator.elsewhere = 0
+        allocator.reserve(size)
+        memory.close()
+    assert switch.graph_bytes == {ON: 100, OFF: 0}
 
 
 @pytest.mark.parametrize("runner,variant", [(_runner(), None), (_runner(), "dense"), (_runner(_switch(ON)), None)])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import VerifyMode
+from sglang.srt.model_executor.runner_utils.pool import get_global_graph_memory_pool
 
 if TYPE_CHECKING:
     from sglang.srt.layers.attention.ddtree_sm120.verify_mode.switch import VerifySwitch
@@ -43,7 +44,12 @@ def graph_variants_of(runner: ModelRunner) -> VerifyGraphVariants | None:
 
 
 class GraphMemory:
-    """Adds what the device lost during one capture to the mode that was captured.
+    """Adds what one capture took to the mode that was captured: by how much torch's reserved memory in the pool of the
+    graphs grew.
+
+    That is this process's own, so other processes on the card do not count, and neither does what torch gives back from
+    its other pools before a capture. The pool does not shrink while graphs live. What the driver keeps for a graph
+    beside torch is not in it.
 
     Args:
         runner: of the graphs.
@@ -53,13 +59,20 @@ class GraphMemory:
     def __init__(self, runner: ModelRunner, variant: str | None):
         self._switch = getattr(runner, "verify_switch", None)
         self._mode = None if self._switch is None or variant is None else VerifyMode(variant)
-        self._free_before = self._free()
-
-    def _free(self) -> int:
-        return 0 if self._mode is None else torch.cuda.mem_get_info()[0]
+        self._before = 0 if self._mode is None else _reserved_for_graphs()
 
     def close(self) -> None:
         if self._mode is None:
             return
         used = self._switch.graph_bytes
-        used[self._mode] = used.get(self._mode, 0) + self._free_before - self._free()
+        used[self._mode] = used.get(self._mode, 0) + _reserved_for_graphs() - self._before
+
+
+def _reserved_for_graphs() -> int:
+    """Bytes of the segments that torch's allocator holds in the pool that all captured graphs share."""
+    pool, device = get_global_graph_memory_pool(), torch.cuda.current_device()
+    return sum(
+        segment["total_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if segment["segment_pool_id"] == pool and segment["device"] == device
+    )
