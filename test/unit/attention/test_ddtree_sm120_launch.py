@@ -51,9 +51,11 @@ def test_heads_of_the_models_it_is_made_for(heads, tp):
     [
         ({"latent_dim": 256}, r"512 \+ 64 .* 256 \+ 64"),
         ({"model_dtype": torch.float16}, "--dtype bfloat16"),
-        ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype auto"),
-        ({"kv_cache_dtype": torch.float8_e4m3fn}, "--kv-cache-dtype auto"),
-        ({"kv_cache_dtype": "fp4_e2m1"}, "--kv-cache-dtype auto"),
+        # Not auto: of a checkpoint that asks for fp8, auto is what was refused.
+        ({"kv_cache_dtype": "fp8_e4m3"}, "auto is that .* set --kv-cache-dtype bf16"),
+        ({"kv_cache_dtype": torch.float8_e4m3fn}, "auto is that .* set --kv-cache-dtype bf16"),
+        ({"kv_cache_dtype": "fp4_e2m1"}, "not fp4_e2m1; set --kv-cache-dtype bf16"),
+        ({"sparse": True}, "--attention-backend dsa"),
         ({"heads": 129}, "--tp-size"),
         ({"nodes": 258}, "--speculative-ddtree-budget"),
         ({"page_size": 128}, "--page-size"),
@@ -88,8 +90,8 @@ def test_gqa_models(heads, kv_heads, dim, kv_cache_dtype, drafts):
         ({"head_dims": (96, 96)}, "64, 128, 256 numbers, the model has 96 .* --attention-backend triton"),
         ({"head_dims": (128, 64)}, "128 for keys and 64 for values"),
         ({"heads": 64, "kv_heads": 2}, "1 to 16 query heads a KV head"),
-        ({"kv_cache_dtype": "fp8_e5m2"}, "--kv-cache-dtype auto or fp8_e4m3"),
-        ({"kv_cache_dtype": "fp4_e2m1"}, "--kv-cache-dtype auto or fp8_e4m3"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "--kv-cache-dtype bf16 or fp8_e4m3"),
+        ({"kv_cache_dtype": "fp4_e2m1"}, "--kv-cache-dtype bf16 or fp8_e4m3"),
         ({"drafts": True}, "DFLASH and DDTREE only"),
     ],
 )
@@ -128,6 +130,7 @@ class Arguments(SimpleNamespace):
                 "page_size": None,
                 "dcp_size": 1,
                 "enable_unified_memory": False,
+                "enable_two_batch_overlap": False,
                 **given,
             }
         )
@@ -142,6 +145,10 @@ MODEL = SimpleNamespace(
     head_dim=128,
     v_head_dim=128,
     get_num_kv_heads=lambda ranks: 8 // ranks,
+    hf_config=SimpleNamespace(architectures=["DeepseekV3ForCausalLM"]),
+    quantization=None,
+    hf_quant_config={},
+    model_path="owner/name",
 )
 
 
@@ -268,6 +275,9 @@ def test_a_draft_that_cannot_be_read(declared, tmp_path):
         declared(**asked)
 
 
+NGRAM = {"speculative_algorithm": "NGRAM"}
+
+
 @pytest.fixture
 def check(monkeypatch):
     def run(model=MODEL, **given) -> None:
@@ -283,6 +293,18 @@ def check(monkeypatch):
     "given,reason",
     [
         ({"kv_cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype"),
+        ({"quantization": "modelopt_fp4", "hf_quant_config": {"kv_cache_quant_algo": "FP8"}}, "--kv-cache-dtype bf16"),
+        ({"hf_config": SimpleNamespace(architectures=["DeepseekV32ForCausalLM"], index_topk=2048)}, "backend dsa"),
+        ({"decode_attention_backend": "triton"}, "--prefill-attention-backend flashinfer"),
+        (
+            {"prefill_attention_backend": "ddtree_sm120", "attention_backend": "triton"},
+            "-backend is triton, which leaves",
+        ),
+        (
+            {"decode_attention_backend": "triton", **NGRAM, "speculative_attention_mode": "decode"},
+            "--prefill-attention-backend flashinfer",
+        ),
+        ({"enable_two_batch_overlap": True, "speculative_algorithm": "EAGLE"}, "leave --enable-two-batch-overlap out"),
         ({"tp_size": 1, "num_attention_heads": 192}, "--tp-size"),
         ({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 300}, "--speculative-num-draft-tokens"),
         ({"page_size": 128}, "--page-size"),
@@ -296,7 +318,19 @@ def test_refused_at_launch(check, given, reason):
         check(model, **given)
 
 
-@pytest.mark.parametrize("given", [{}, {"device": "cpu", "page_size": 128}, {"attention_backend": "triton"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"device": "cpu", "page_size": 128},
+        {"device": "cpu", "decode_attention_backend": "torch_native"},
+        {"attention_backend": "triton"},
+        # The verify is then the prefill backend's.
+        {"decode_attention_backend": "triton", **NGRAM},
+        {"enable_two_batch_overlap": True},
+        {"enable_two_batch_overlap": True, **NGRAM},
+    ],
+)
 def test_not_refused_at_launch(check, given):
     check(**given)
 
@@ -307,6 +341,7 @@ def test_not_refused_at_launch(check, given):
         (True, {}, "ddtree_sm120"),
         (False, {}, None),
         (True, {"kv_cache_dtype": "fp8_e4m3"}, None),
+        (True, {"quantization": "modelopt_fp4", "hf_quant_config": {"kv_cache_quant_algo": "FP8"}}, None),
         (True, {"attention_arch": AttentionArch.MHA}, None),
     ],
 )

@@ -11,8 +11,9 @@ import torch
 from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of
 from sglang.srt.arg_groups.overrides import declare_resolution, resolved_view, resolving_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
-from sglang.srt.configs.model_config import AttentionArch
+from sglang.srt.configs.model_config import AttentionArch, is_deepseek_dsa
 from sglang.srt.launch_checks.error import LaunchError
+from sglang.srt.layers.attention.ddtree_sm120.checkpoint_kv import kv_cache_dtype_of
 from sglang.srt.layers.attention.ddtree_sm120.requirements import Demands, unmet
 from sglang.srt.runtime_context import get_platform
 from sglang.srt.utils.common import is_sm120, is_sm121
@@ -93,8 +94,23 @@ def check_launch(server_args: ServerArgs) -> None:
         LaunchError: naming the flag and the remedy.
     """
     cfg = resolving_view(server_args)
-    if cfg.device != "cuda" or _NAME not in attention_backends_of(resolved_view(server_args)):
+    prefill, decode = attention_backends_of(resolved_view(server_args))
+    if cfg.device != "cuda" or _NAME not in (prefill, decode):
         return
+    verifies = cfg.speculative_algorithm is not None and cfg.speculative_attention_mode == "prefill"
+    if decode != _NAME and not verifies:
+        raise LaunchError(
+            "--attention-backend ddtree_sm120 decodes and verifies on a GPU, but --decode-attention-backend is "
+            f"{decode}, which leaves it nothing to do. Leave that out, or name the backend of the prefill, such as "
+            "--prefill-attention-backend flashinfer."
+        )
+    algorithm = (cfg.speculative_algorithm or "").upper()
+    # EAGLE's builders write N x N bytes a request here; the halves are cut out of them as out of whole masks.
+    if cfg.enable_two_batch_overlap and algorithm not in ("", *_BLOCK_DRAFTERS, *_WITHOUT_DRAFT_MODEL):
+        raise LaunchError(
+            f"--attention-backend ddtree_sm120 does not verify {algorithm} with --enable-two-batch-overlap, which cuts "
+            "the trees of a batch apart where they do not end here; leave --enable-two-batch-overlap out."
+        )
     reason = unmet(_demands_of(server_args, model_config_of(server_args)))
     if reason is not None:
         raise LaunchError(f"--attention-backend ddtree_sm120: {reason}.")
@@ -176,7 +192,8 @@ def _demands_of(server_args: ServerArgs, model_config: ModelConfig) -> Demands:
         latent_dim=getattr(model_config, "kv_lora_rank", None),
         rope_dim=getattr(model_config, "qk_rope_head_dim", None),
         model_dtype=model_config.dtype,
-        kv_cache_dtype=cfg.kv_cache_dtype,
+        kv_cache_dtype=kv_cache_dtype_of(cfg.kv_cache_dtype, model_config),
+        sparse=is_deepseek_dsa(model_config.hf_config),
         # With DP attention the ranks of a head group are known to the backend only, which looks again.
         heads=1 if cfg.enable_dp_attention and is_mla else model_config.num_attention_heads // ranks,
         nodes=(cfg.speculative_num_draft_tokens or 1) if cfg.speculative_algorithm is not None else 1,

@@ -26,7 +26,7 @@ class Demands:
         is_mla: the model has latent attention.
         latent_dim, rope_dim: of its KV rows; None when it is no MLA model.
         model_dtype: of weights and activations.
-        kv_cache_dtype: as ``--kv-cache-dtype`` names it, or a torch dtype.
+        kv_cache_dtype: as ``--kv-cache-dtype`` names it, or a torch dtype; what ``auto`` stands for where known.
         heads: query heads of one rank.
         nodes: tokens a request in one verify; 1 without speculation.
         page_size: tokens a page.
@@ -37,6 +37,7 @@ class Demands:
         kv_heads: KV heads of one rank; None for an MLA model.
         head_dims: of keys and of values; None for an MLA model.
         sinks: the layers are known to have attention sinks.
+        sparse: the layers attend to keys that an indexer chooses (DSA).
     """
 
     is_mla: bool
@@ -54,6 +55,7 @@ class Demands:
     kv_heads: int | None = None
     head_dims: tuple[int, int] | None = None
     sinks: bool = False
+    sparse: bool = False
 
 
 def package_is_installed() -> bool:
@@ -85,12 +87,17 @@ def _unmet(d: Demands):
         )
     if d.sinks:
         yield "it has no attention sinks; choose another backend that has them, such as triton"
+    if d.sparse:
+        yield (
+            "it attends to all keys, the model's layers to those that an indexer chooses; choose --attention-backend "
+            "dsa"
+        )
     if d.model_dtype != torch.bfloat16:
         yield f"it computes in bfloat16, the model runs in {d.model_dtype}; set --dtype bfloat16"
     if d.is_mla and d.kv_cache_dtype not in _SIXTEEN_BIT_KV:
-        yield f"it reads bfloat16 KV of MLA models, not {d.kv_cache_dtype}; set --kv-cache-dtype auto"
+        yield f"it reads bfloat16 KV of MLA models, not {_named(d.kv_cache_dtype)}; set --kv-cache-dtype bf16"
     if d.kv_cache_dtype not in (*_SIXTEEN_BIT_KV, *_FP8_KV):
-        yield f"it reads bfloat16 and fp8_e4m3 KV, not {d.kv_cache_dtype}; set --kv-cache-dtype auto or fp8_e4m3"
+        yield f"it reads bfloat16 and fp8_e4m3 KV, not {d.kv_cache_dtype}; set --kv-cache-dtype bf16 or fp8_e4m3"
     if not 1 <= d.heads <= MAX_HEADS:
         yield f"it takes 1 to {MAX_HEADS} heads a rank, this is {d.heads}; raise --tp-size"
     if not 1 <= d.nodes <= MAX_NODES:
@@ -104,6 +111,12 @@ def _unmet(d: Demands):
         yield f"it reads a whole context on each rank; --dcp-size must be 1, this is {d.dcp_size}"
     if d.unified_memory:
         yield "it reads KV slots by their physical ids; leave out --enable-unified-memory"
+
+
+def _named(kv_cache_dtype: str | torch.dtype) -> str:
+    """With how it may come about: nobody who left the flag at auto asked for it."""
+    eight_bits = kv_cache_dtype in _FP8_KV
+    return f"{kv_cache_dtype} (auto is that for a checkpoint that asks for it)" if eight_bits else f"{kv_cache_dtype}"
 
 
 def _unmet_gqa(d: Demands):
