@@ -13,7 +13,7 @@ import pytest
 import sglang  # noqa: F401  first, for the CPU engine
 from sglang.srt.arg_groups import choices, model_override_base
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
-from sglang.srt.layers.attention.ddtree_sm120 import launch, mla_dispatch
+from sglang.srt.layers.attention.ddtree_sm120 import describe, launch, mla_dispatch
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.managers.scheduler_components import internal_state
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -96,6 +96,34 @@ def test_default_backend_of_mla_models(monkeypatch, uses_mla, chosen):
     monkeypatch.setattr(model_override_base, "resolving_view", lambda server_args: server_args)
     config = SimpleNamespace(hf_config=SimpleNamespace(architectures=["X"]))
     assert model_override_base.get_default_attn_backend(SimpleNamespace(), uses_mla, config) == chosen
+
+
+@pytest.mark.parametrize(
+    "wrapped_in",
+    [(), ("decode_backend",), ("primary",), ("full_attn_backend",), ("full_attn_backend", "decode_backend")],
+)
+def test_a_wrapped_backend_is_described(wrapped_in):
+    """Two-batch overlap, models with recurrent layers and another prefill backend put the backend into another."""
+    backend = SimpleNamespace(describe=lambda: {"decode_and_verify": "a kernel"})
+    for key in reversed(wrapped_in):
+        backend = SimpleNamespace(**{key: backend}, prefill_backend="fa2")
+    state: dict = {}
+    describe.describe_backend(state, backend, None)
+    assert state == {"ddtree_sm120": {"decode_and_verify": "a kernel"}}
+
+
+def test_a_verify_on_the_prefill_backend_is_described():
+    """--speculative-attention-mode prefill; with decode a launch is refused."""
+    ours = SimpleNamespace(describe=lambda: {"decode_and_verify": "a kernel"})
+    state: dict = {}
+    describe.describe_backend(state, SimpleNamespace(prefill_backend=ours, decode_backend=SimpleNamespace()), None)
+    assert state["ddtree_sm120"] == {"decode_and_verify": "a kernel"}
+
+
+def test_other_backends_are_not_described():
+    state: dict = {}
+    describe.describe_backend(state, SimpleNamespace(prefill_backend="fa2", decode_backend="fa2"), None)
+    assert state == {}
 
 
 def test_server_info_describes_the_backend(monkeypatch):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from types import SimpleNamespace
 
@@ -11,9 +12,11 @@ import torch
 from gpu_stub import gpu_backend
 from scene import GQA, MHA, MLA, Heads, Scene, byte_mask, mask_words, random_tree
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
-from sglang.srt.layers.attention.ddtree_sm120 import mla_layers
+from sglang.srt.layers.attention.ddtree_sm120 import cuda_backend, mla_layers
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
+from sglang.srt.layers.attention.ddtree_sm120.verify_mode import switch as switch_module
+from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import Requested, VerifyMode
 from sglang.srt.layers.attention.verify_mask import VerifyMask
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -171,6 +174,25 @@ def test_reads_of_shared_tables_end_before_a_replay():
 
 def test_what_it_says_about_itself():
     assert gpu_backend(_scene(), "triton").describe()["prefill"] == "triton"
+
+
+@pytest.mark.parametrize("mode,served", [("on", "mla_tree_verify (CUDA)"), ("off", "triton"), ("validate", "triton")])
+def test_the_log_says_which_kernel_serves(monkeypatch, caplog, mode, served):
+    """The delegate is given by name only; building it needs a GPU."""
+    named = type("Named", (), {"name": "triton", "__init__": lambda self, runner: None})
+    monkeypatch.setattr(cuda_backend, "TritonDelegate", named)
+    monkeypatch.setattr(switch_module, "_requested", lambda: Requested(mode=VerifyMode(mode)))
+    with caplog.at_level(logging.INFO, cuda_backend.logger.name):
+        backend = gpu_backend(_scene())
+    assert backend.describe()["decode_and_verify"] == served
+    (line,) = (record.getMessage() for record in caplog.records if "tokens a request" in record.getMessage())
+    assert f"decode and verify run (up to 4 tokens a request) on {served};" in line
+
+
+def test_the_log_of_a_draft(caplog):
+    with caplog.at_level(logging.INFO, cuda_backend.logger.name):
+        gpu_backend(_scene(heads=MHA), is_draft_worker=True, spec_algorithm=SpeculativeAlgorithm.DFLASH)
+    assert "the draft's block runs (up to 4 tokens a request) on gqa_tree_verify (CUDA);" in caplog.text
 
 
 def test_no_delegate_beside_another_prefill_backend():

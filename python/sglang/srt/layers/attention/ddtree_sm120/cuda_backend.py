@@ -107,11 +107,12 @@ class DDTreeSM120AttnBackend(AttentionBackend):
             default=VerifyMode.ON,
         )
         self._delegate = TritonDelegate(runner) if self._switch.needs_delegate else None
+        (served,) = (kernel for part, kernel in self.describe().items() if part != "prefill")
         logger.info(
-            "ddtree_sm120: %s (up to %d tokens a request) on the CUDA kernel %s, page size %d, %s KV, workspace "
-            "%.1f MiB",
+            "ddtree_sm120: %s (up to %d tokens a request) on %s; %s: page size %d, %s KV, workspace %.1f MiB",
             "the draft's block runs" if self._drafts else "decode and verify run",
             self._max_nodes,
+            served,
             self._layers.kernel,
             self.page_size,
             self.kv_cache_dtype,
