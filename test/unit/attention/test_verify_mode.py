@@ -20,6 +20,7 @@ from sglang.srt.layers.attention.ddtree_sm120.verify_mode.switch import (
     open_switch,
 )
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.ulp import UlpReport, UlpTotals
+from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.model_executor.runner_utils import capture_mode
 
@@ -144,6 +145,19 @@ def test_the_backends_of_a_runner_share_a_switch(monkeypatch):
     assert runner.verify_switch is switch and switch.modes == ALL
     assert switch.totals.values.shape[0] == 4 and switch.totals.first_layer == 2
     assert open_switch(runner, delegate="theirs", ours="ours", default=ON) is switch
+
+
+def test_layers_between_recurrent_ones_are_counted(monkeypatch):
+    """The pool of such a model counts its attention layers alone and keeps the model's ids."""
+    monkeypatch.setattr(switch_module, "_requested", lambda: Requested(mode=VALIDATE))
+    pool = HybridLinearKVPool.__new__(HybridLinearKVPool)
+    pool.start_layer, pool.full_attention_layer_id_mapping = 0, {3: 0, 7: 1, 11: 2}
+    runner = SimpleNamespace(device="cpu", token_to_kv_pool=pool, is_draft_worker=False)
+    totals = open_switch(runner, delegate="theirs", ours="ours", default=ON).totals
+    for layer in pool.full_attention_layer_id_mapping:
+        totals.add(layer, torch.ones(1, 1, 4), torch.full((1, 1, 4), 1 + layer / 8), torch.zeros(1, dtype=torch.int32))
+    report = UlpReport.of(totals.values, totals.first_layer)
+    assert report.rows == 3 and report.worst_layer == 11
 
 
 def test_a_drafter_cannot_be_switched(monkeypatch):

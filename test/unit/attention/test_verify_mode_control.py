@@ -133,6 +133,35 @@ def test_a_new_count_drops_the_copy_of_the_old_one():
     assert _sample("max_ulp") == 0
 
 
+def test_leaving_before_the_first_step_publishes_nothing_of_the_last_time():
+    switch, control = _control(VALIDATE)
+    _run_steps(switch, 3, error=1.0)
+    control.handle(DDTreeVerifyReqInput(mode="validate"))
+    control.handle(DDTreeVerifyReqInput(mode="on"))
+    assert [_sample(name) for name in ("steps", "rows", "max_ulp", "rows_beyond_2_ulp")] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("mode", [None, "on"], ids=["shown", "left"])
+def test_what_the_device_counts_is_awaited(monkeypatch, mode):
+    """The steps run on a stream of their own: a copy on the scheduler's would say what was counted some steps ago."""
+    switch, control = _control(VALIDATE)
+    _run_steps(switch, 2)
+    counted, seen = switch.totals.values, []
+
+    class OnADevice:
+        is_cuda, device = True, "cuda:0"
+
+        def cpu(self) -> torch.Tensor:
+            seen.append("copied")
+            return counted
+
+    monkeypatch.setattr(control_module.torch.cuda, "synchronize", lambda device: seen.append(f"awaited {device}"))
+    switch.totals = SimpleNamespace(values=OnADevice(), first_layer=0)
+    answer = control.handle(DDTreeVerifyReqInput(mode=mode))
+    assert answer.state["validation"]["rows"] == 2 * 12
+    assert seen == ["awaited cuda:0", "copied"] * (len(seen) // 2) and seen
+
+
 def test_a_line_a_minute(monkeypatch, caplog):
     now = 1000.0
     monkeypatch.setattr(report.time, "monotonic", lambda: now)

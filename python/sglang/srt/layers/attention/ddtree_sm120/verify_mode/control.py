@@ -80,7 +80,7 @@ class VerifyControl:
             try:
                 mode = parse_mode(request.mode, "mode")
                 if switch.mode is VerifyMode.VALIDATE and mode is not VerifyMode.VALIDATE and mode in switch.modes:
-                    self._publish(self._gather(switch.totals.values.cpu()), now=True)
+                    self._publish(self._gather(self._counted()), now=True)
                 switch.set(mode)
                 if self._copy is not None:
                     self._copy.drop()
@@ -88,9 +88,7 @@ class VerifyControl:
                 success, message = False, str(error)
             if self._labels is not None:
                 publish_mode(self._labels, switch.mode)
-        return DDTreeVerifyReqOutput(
-            success=success, message=message, previous=previous.value, state=self.state()
-        )
+        return DDTreeVerifyReqOutput(success=success, message=message, previous=previous.value, state=self.state())
 
     def add_state(self, state: dict[str, Any]) -> None:
         """Add ``ddtree_verify`` to what ``/server_info`` shows of a scheduler. Runs on every rank."""
@@ -117,10 +115,16 @@ class VerifyControl:
         switch = self._switch
         if switch.since is None:
             return None
-        steps = switch.steps
-        totals = switch.totals.values.cpu()
-        report = self._gather(totals if steps else torch.zeros_like(totals))
-        return {"since": switch.since, "steps": steps, **vars(report)}
+        return {"since": switch.since, "steps": switch.steps, **vars(self._gather(self._counted()))}
+
+    def _counted(self) -> torch.Tensor:
+        """The totals on the host after every step that was launched; zeros before the first, which empties them."""
+        values = self._switch.totals.values
+        if values.is_cuda:
+            # The steps have a stream of their own, which a copy on this one would not wait for.
+            torch.cuda.synchronize(values.device)
+        totals = values.cpu()
+        return totals if self._switch.steps else torch.zeros_like(totals)
 
     def _report(self) -> None:
         """Every ``REPORT_EVERY_STEPS`` steps of ``validate``, on the stream of the steps: publish what the last call

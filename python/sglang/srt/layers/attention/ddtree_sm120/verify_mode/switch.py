@@ -21,6 +21,7 @@ from sglang.srt.runtime_context import get_context, get_exec, get_serving
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.mem_cache.memory_pool import KVCache
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
@@ -214,8 +215,9 @@ def open_switch(
                 f"({remark or 'a kernel is missing'}); choose {', '.join(m.value for m in VerifyMode if m in possible)}"
             )
     mode, modes = requested.resolve(default, possible)
-    pool = runner.token_to_kv_pool
-    totals = UlpTotals(pool.layer_num, pool.start_layer, runner.device) if VerifyMode.VALIDATE in modes else None
+    totals = None
+    if VerifyMode.VALIDATE in modes:
+        totals = UlpTotals(*_layers_of(runner.token_to_kv_pool), runner.device)
     switch = VerifySwitch(mode, modes, kernels, totals, remark)
     runner.verify_switch = switch
     logger.info(
@@ -226,6 +228,15 @@ def open_switch(
         ", ".join(m.value for m in modes if m is not mode) or "nothing else",
     )
     return switch
+
+
+def _layers_of(pool: KVCache) -> tuple[int, int]:
+    """Number of layers from the first to the last that the pool has rows of, and the id of the first."""
+    # Beside recurrent layers, whose ids lie between.
+    attending = getattr(pool, "full_attention_layer_id_mapping", None)
+    if attending is None:
+        return pool.layer_num, pool.start_layer
+    return max(attending) - min(attending) + 1, min(attending)
 
 
 def _requested() -> Requested:
