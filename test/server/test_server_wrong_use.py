@@ -66,6 +66,10 @@ WRONG = {
         [*DDTREE, DRAFT, "fitting", "--speculative-num-draft-tokens", "16"],
         ["--speculative-num-draft-tokens", "--speculative-ddtree-budget"],
     ),
+    "turns that nothing runs": Wrong(["--speculative-turn-ms", "3"], ["--speculative-turn-ms", "DFLASH and DDTREE"]),
+    "turns of no length": Wrong(
+        [*DFLASH, DRAFT, "fitting", "--speculative-turn-ms", "nan"], ["--speculative-turn-ms", "milliseconds", "nan"]
+    ),
     "GPU backend on a CPU": Wrong(
         ["--attention-backend", "flashinfer"],
         ["--attention-backend flashinfer", "CPU", BACKEND],

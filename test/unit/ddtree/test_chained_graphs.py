@@ -171,14 +171,15 @@ def test_replayed_steps_follow_the_target(worker, steps_of, size):
         for turn, count in enumerate((1, 4, 2, 4, 3)):
             state.begin(lens, torch.tensor([tokens[-1] for tokens in said]), rows)
             steps.run(count)
-            out, layout = state.end(turn), state.layout
+            end, layout = state.end(turn), state.layout
+            out = end.rows
             for i in range(size):
                 taken = out[i, layout.lens][:count]
                 depths |= set((taken - 1).tolist())
                 assert int(out[i, layout.total]) == int(taken.sum())
                 said[i] += out[i, layout.tokens][: int(taken.sum())].tolist()
-                assert int(out[i, layout.bonus]) == said[i][-1]
-            lens = out[:, layout.seq_len].clone()
+                assert int(end.bonus[i]) == said[i][-1]
+            lens = end.seq_lens
     assert worker.target_graph.read_done == 5  # once a turn
     assert len(depths) >= 3  # or the steps were all alike
 

@@ -15,7 +15,7 @@ from sglang.srt.speculative.chained import dflash_worker, eligible, reserve
 from sglang.srt.speculative.chained.length import MEASURE_EVERY, MOST_STEPS, TurnLength
 from sglang.srt.speculative.chained.result import TurnResult, count_steps, lens_within_limits, settle_steps
 from sglang.srt.speculative.chained.self_test import compare_steps
-from sglang.srt.speculative.chained.state import TurnLayout, TurnState
+from sglang.srt.speculative.chained.state import TurnEnd, TurnLayout, TurnState
 from sglang.srt.speculative.chained.turn import Turns
 from sglang.srt.speculative.chained.worker import ChainsTurns
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -91,9 +91,11 @@ def test_a_turn_emits_what_its_steps_emitted(size):
             assert ids[i * stride : i * stride + int(result.accept_lens[i])] == tokens
             assert result.depths()[i] == [len(step[i]) - 1 for step in steps.emitted]
             assert int(result.new_seq_lens[i]) == int(batch.seq_lens[i]) + len(tokens)
-            assert int(result.rows[i, result.layout.bonus]) == tokens[-1]
+            assert int(result.bonus[i]) == tokens[-1]
         assert result.nodes() == [13 * result.num_steps] * size
-        batch.seq_lens, bonus = result.new_seq_lens.clone(), result.rows[:, result.layout.bonus].clone()
+        batch.seq_lens, bonus = result.new_seq_lens, result.bonus
+        # A step of the worker's own hands them to kernels that take no strides.
+        assert batch.seq_lens.is_contiguous() and bonus.is_contiguous()
     assert result.num_steps > 1  # or nothing was chained
 
 
@@ -108,7 +110,7 @@ def test_a_result_outlives_the_next_turn():
 def test_columns_do_not_overlap():
     layout = TurnLayout(BLOCK, MOST_STEPS)
     columns = [*range(layout.width)[layout.tokens], *range(layout.width)[layout.lens]]
-    columns += [layout.total, layout.nodes, layout.step, layout.bonus, layout.seq_len]
+    columns += [layout.total, layout.nodes, layout.step]
     assert sorted(columns) == list(range(layout.width))
 
 
@@ -162,7 +164,7 @@ def result_of(depths: list[int]) -> TurnResult:
     rows[0, layout.lens][: len(depths)] = torch.tensor(depths) + 1
     rows[0, layout.nodes] = 33 * len(depths)
     rows[0, layout.total] = sum(depths) + len(depths)
-    return TurnResult.of(layout, rows, len(depths))
+    return TurnResult.of(layout, TurnEnd(rows, rows[:, 0], rows[:, 0]), len(depths))
 
 
 def test_steps_are_counted_each_by_itself():
@@ -285,7 +287,7 @@ def test_a_turn_starts_from_an_input_of_its_own(worker):
     worker._turns.run = lambda batch, bonus, most: result_of([1])
     worker.widths = SimpleNamespace(num_nodes=9)
     worker._make_next_draft_input_decode = lambda **given: made.append(given) or "fresh"
-    batch = SimpleNamespace(reqs=[Request()])
+    batch = SimpleNamespace(reqs=[Request()], seq_lens=torch.zeros(1))
     for _ in range(3):
         result = worker._run_turn(batch, SimpleNamespace(bonus_tokens=torch.zeros(1)), 4, None)
         assert result.next_draft_input == "fresh"
@@ -297,6 +299,34 @@ def test_a_switch_that_is_not_on_takes_the_step_back(worker):
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0
     worker.model_runner.verify_switch.mode = eligible.VerifyMode.ON
     assert worker._steps_of_turn(decode_batch(1, 10)) == MOST_STEPS
+
+
+def test_graphs_that_were_captured_anew_end_the_turns(worker, caplog):
+    """SGLang can do so in a weight update; what the captures of a turn's parts point to is freed then."""
+    target, draft = object(), object()
+    worker.model_runner.decode_cuda_graph_runner = target
+    worker.draft_model_runner = SimpleNamespace(decode_cuda_graph_runner=draft)
+    worker._graph_runners = worker._present_graph_runners()
+    assert worker._steps_of_turn(decode_batch(1, 10)) == MOST_STEPS
+    worker.draft_model_runner.decode_cuda_graph_runner = object()
+    assert worker._steps_of_turn(decode_batch(1, 10)) == 0
+    assert worker.turns_state() == {"most": 1, "reason": "CUDA graphs were captured anew after the start"}
+    assert "not chained any more" in caplog.text
+    worker.draft_model_runner.decode_cuda_graph_runner = draft
+    assert worker._steps_of_turn(decode_batch(1, 10)) == 0
+
+
+@pytest.mark.parametrize(("turn_ms", "level"), [(3.0, "WARNING"), (0.0, "INFO")])
+def test_a_server_that_cannot_chain_says_so(monkeypatch, caplog, worker, turn_ms, level):
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.why_not", lambda worker: "LoRA")
+    spec = SimpleNamespace(speculative_turn_ms=turn_ms)
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.get_spec", lambda: spec)
+    worker._turns = None
+    with caplog.at_level("INFO"):
+        worker._prepare_turns()
+    (record,) = caplog.records
+    assert record.levelname == level and "not chained: LoRA" in record.getMessage()
+    assert worker.turns_state() == {"most": 1, "reason": "LoRA"}
 
 
 def test_server_info_says_how_many_steps(worker):

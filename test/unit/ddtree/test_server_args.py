@@ -6,6 +6,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.arg_groups.fields.spec import Spec
+from sglang.srt.launch_checks import check_algorithm_flags
 from sglang.srt.launch_checks.error import LaunchError
 from sglang.srt.speculative.ddtree import server_args as handler
 from sglang.srt.speculative.ddtree.budget import TreeWidths
@@ -207,3 +209,41 @@ def test_a_loaded_conditional_head_is_refused(head):
     setattr(worker, head, True)
     with pytest.raises(ValueError, match="--speculative-algorithm DFLASH"):
         worker._refuse_conditional_heads()
+
+
+def raw_arguments(algorithm, **changed):
+    spec = Spec()
+    tree = ("budget", "topk", "no_spine")
+    names = ["speculative_turn_ms", *(f"speculative_ddtree_{name}" for name in tree)]
+    values = {name: getattr(spec, name) for name in names}
+    return SimpleNamespace(**values | {"speculative_algorithm": algorithm} | changed)
+
+
+@pytest.mark.parametrize(
+    "algorithm,turn_ms",
+    [
+        ("DDTREE", -1.0),
+        ("DFLASH", float("nan")),
+        ("DDTREE", float("inf")),
+        ("EAGLE", 3.0),
+        ("NGRAM", 3.0),
+        (None, 3.0),
+    ],
+)
+def test_a_turn_that_cannot_be_is_refused(algorithm, turn_ms):
+    with pytest.raises(LaunchError, match="--speculative-turn-ms"):
+        check_algorithm_flags(raw_arguments(algorithm, speculative_turn_ms=turn_ms))
+
+
+@pytest.mark.parametrize("algorithm,turn_ms", [("ddtree", 3.0), ("DFLASH", 3.0), ("EAGLE", 0.0), (None, 0.0)])
+def test_a_turn_that_can_be_is_taken(algorithm, turn_ms):
+    check_algorithm_flags(raw_arguments(algorithm, speculative_turn_ms=turn_ms))
+
+
+def test_flags_of_a_tree_beside_another_algorithm_are_told(caplog):
+    check_algorithm_flags(raw_arguments("DFLASH", speculative_ddtree_budget=64))
+    assert "--speculative-ddtree-budget has no effect" in caplog.text
+    caplog.clear()
+    check_algorithm_flags(raw_arguments("DDTREE", speculative_ddtree_budget=64))
+    check_algorithm_flags(raw_arguments("DFLASH"))
+    assert not caplog.records

@@ -5,7 +5,7 @@ Each raises :class:`LaunchError`, whose message names the flag and the remedy. T
 run in the launching process before any other process is started.
 """
 
-from sglang.srt.launch_checks.algorithm import check_algorithm
+from sglang.srt.launch_checks.algorithm import check_algorithm, check_algorithm_flags
 from sglang.srt.launch_checks.error import LaunchError, report_launch_errors
 from sglang.srt.launch_checks.machine import check_machine
 from sglang.srt.launch_checks.model_pair import check_model_pair
@@ -16,6 +16,7 @@ from sglang.srt.launch_checks.symbols import check_symbols
 __all__ = [
     "LaunchError",
     "check_algorithm",
+    "check_algorithm_flags",
     "check_machine",
     "check_model_pair",
     "check_model_paths",

@@ -84,7 +84,5 @@ class ChainedDFlashWorker(ChainsTurns, TreeSteps, DFlashWorkerV2):
             draft_input: Any | None = batch.spec_info
             most_steps = self._steps_of_turn(batch) if isinstance(draft_input, DFlashDraftInputV2) else 0
             if most_steps:
-                if not batch.seq_lens.is_cpu:
-                    batch.seq_lens.record_stream(torch.get_device_module(self.device).current_stream())
                 return self._run_turn(batch, draft_input, most_steps, on_publish)
         return super().forward_batch_generation(batch, on_publish, grammar_barrier, pp_proxy_tensors)

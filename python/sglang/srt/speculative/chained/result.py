@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.speculative.chained.state import TurnLayout
+from sglang.srt.speculative.chained.state import TurnEnd, TurnLayout
 from sglang.srt.utils.common import async_d2h
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class TurnResult(GenerationBatchResult):
     Attributes:
         layout: of the rows.
         rows: int64 [bs, width], on the device and then on the host.
+        bonus: int64 [bs], the last token of each request; on the device.
         has_trees: whether the nodes are counted.
         kept_depths: of each request, those of ``depths`` that it takes; filled on the host.
     """
@@ -36,21 +37,24 @@ class TurnResult(GenerationBatchResult):
     has_trees: bool = True
     kept_depths: list[list[int]] = field(default_factory=list)
     rows: torch.Tensor | None = None
+    bonus: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, layout: TurnLayout, rows: torch.Tensor, num_steps: int, **more) -> TurnResult:
-        """The result of ``num_steps`` steps that emitted ``rows``."""
+    def of(cls, layout: TurnLayout, end: TurnEnd, num_steps: int, **more) -> TurnResult:
+        """The result of a turn of ``num_steps`` steps."""
+        rows = end.rows
         return cls(
             logits_output=LogitsProcessorOutput(next_token_logits=None),
             next_token_ids=rows.view(-1),
             accept_lens=rows[:, layout.total],
-            new_seq_lens=rows[:, layout.seq_len],
+            new_seq_lens=end.seq_lens,
             speculative_output_stride=layout.width,
             # Each step's bonus is a token that was not drafted.
             num_non_draft_tokens_per_req=num_steps,
             num_steps=num_steps,
             layout=layout,
             rows=rows,
+            bonus=end.bonus,
             **more,
         )
 

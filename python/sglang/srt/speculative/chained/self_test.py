@@ -40,7 +40,7 @@ def compare_steps(
     for steps in (captured, single):
         state.begin(nobody, nobody + FIRST_TOKEN % runner.model_config.vocab_size, nobody)
         steps.run(MOST_STEPS)
-        rows = state.end(0)
+        rows = state.end(0).rows
         lens = rows[0, state.layout.lens].tolist()
         emitted.append((lens, rows[0, state.layout.tokens][: sum(lens)].tolist()))
     table[0, :most_keys] = 0

@@ -44,18 +44,23 @@ class TurnLayout:
         return self.lens.stop + 2
 
     @property
-    def bonus(self) -> int:
-        """The last token, which the next turn drafts from."""
+    def width(self) -> int:
         return self.lens.stop + 3
 
-    @property
-    def seq_len(self) -> int:
-        """Committed tokens behind the turn."""
-        return self.lens.stop + 4
 
-    @property
-    def width(self) -> int:
-        return self.lens.stop + 5
+@dataclass(frozen=True)
+class TurnEnd:
+    """What a turn leaves; the rows until the turn after the next one ends.
+
+    Attributes:
+        rows: int64 [bs, width].
+        bonus: int64 [bs], the last token of each request, which the next turn drafts from.
+        seq_lens: int64 [bs], committed tokens behind the turn.
+    """
+
+    rows: torch.Tensor
+    bonus: torch.Tensor
+    seq_lens: torch.Tensor
 
 
 class TurnState:
@@ -77,7 +82,6 @@ class TurnState:
         self._nodes = rows[:, layout.nodes]
         self._step = rows[:, layout.step]
         self._counts = rows[:, layout.lens.start : layout.step + 1]
-        self._ends = rows[:, layout.bonus : layout.seq_len + 1]
 
     @classmethod
     def allocate(cls, layout: TurnLayout, batch_size: int, device: torch.device | str) -> TurnState:
@@ -140,9 +144,10 @@ class TurnState:
         self.bonus.copy_(bonus)
         self.seq_lens.copy_(new_seq_lens)
 
-    def end(self, turn: int) -> torch.Tensor:
-        """What the turn emitted, int64 [bs, width], where the next turn does not write."""
-        self._ends.copy_(self._inputs[:2].t())
+    def end(self, turn: int) -> TurnEnd:
+        """What the turn emitted, where the next turn does not write."""
         kept = self._kept[turn % 2]
         kept.copy_(self.rows)
-        return kept
+        # Dense: kernels of a step of the worker's own may read them as they are.
+        bonus, seq_lens = self._inputs[:2].clone(memory_format=torch.contiguous_format)
+        return TurnEnd(kept, bonus, seq_lens)

@@ -91,8 +91,9 @@ class Turns:
         else:
             steps.run(count)
         self._turn += 1
-        rows = state.end(self._turn)
-        return TurnResult.of(self.layout, rows, count, can_run_cuda_graph=steps.uses_graphs)
+        return TurnResult.of(
+            self.layout, state.end(self._turn), count, can_run_cuda_graph=steps.uses_graphs
+        )
 
 
 class EagerSteps:

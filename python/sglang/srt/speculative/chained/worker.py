@@ -36,6 +36,8 @@ class ChainsTurns:
     grows_trees = True
     _turns: Turns | None = None
     _why_no_turns: str | None = "not set up"
+    # Whose graphs the turns launch; None where they launch none.
+    _graph_runners: tuple[Any, Any] | None = None
     _chain_check = None
 
     def _prepare_turns(self) -> None:
@@ -44,17 +46,18 @@ class ChainsTurns:
         The reason is logged and stays in ``/server_info``.
         """
         self._why_no_turns = why_not(self)
+        turn_ms = get_spec().speculative_turn_ms
         if self._why_no_turns is not None:
-            logger.info("Speculative steps are not chained: %s.", self._why_no_turns)
+            level = logging.WARNING if turn_ms > 0 else logging.INFO
+            logger.log(level, "Speculative steps are not chained: %s.", self._why_no_turns)
             return
         self._before_turns()
         on_gpu = torch.device(self.device).type == "cuda"
         most = self._buffers.batch_size
         if on_gpu:
-            runners = self.model_runner.decode_cuda_graph_runner, self.draft_model_runner.decode_cuda_graph_runner
-            most = min(most, *(max(runner.capture_bs) for runner in runners))
+            self._graph_runners = self._present_graph_runners()
+            most = min(most, *(max(runner.capture_bs) for runner in self._graph_runners))
         most = min(most, MOST_REQUESTS)
-        turn_ms = get_spec().speculative_turn_ms
         turns = Turns(
             block_size=self.widths.block_size,
             max_batch=most,
@@ -126,6 +129,30 @@ class ChainsTurns:
             return {"most": 1, "reason": self._why_no_turns}
         return {"most": MOST_STEPS, "turn_ms": get_spec().speculative_turn_ms}
 
+    def _present_graph_runners(self) -> tuple[Any, Any]:
+        return self.model_runner.decode_cuda_graph_runner, self.draft_model_runner.decode_cuda_graph_runner
+
+    def _lost_graphs(self) -> bool:
+        """Whether SGLang has captured its graphs anew, as a weight update may ask for; then steps come one by one.
+
+        What the captures of a turn's parts read and write went with the older graphs, and to capture them again would
+        take slots that by now are somebody's.
+        """
+        if self._graph_runners is None:
+            return False
+        pairs = zip(self._graph_runners, self._present_graph_runners(), strict=True)
+        if all(kept is present for kept, present in pairs):
+            return False
+        self._turns = self._graph_runners = None
+        self._why_no_turns = "CUDA graphs were captured anew after the start"
+        logger.warning("Speculative steps are not chained any more: %s.", self._why_no_turns)
+        return True
+
+    def _keep_lens(self, batch: ScheduleBatch) -> None:
+        """The scheduler's stream made the lengths, and may drop them while this one still reads."""
+        if not batch.seq_lens.is_cpu:
+            batch.seq_lens.record_stream(torch.get_device_module(self.device).current_stream())
+
     def _steps_of_turn(self, batch: ScheduleBatch) -> int:
         """The most steps that a turn of ``batch`` may have; 0 if the batch needs the worker's own step.
 
@@ -134,6 +161,7 @@ class ChainsTurns:
         """
         if (
             self._turns is None
+            or self._lost_graphs()
             or not self._turns.holds(len(batch.seq_lens))
             or batch.return_hidden_states
             or not self._can_skip_verify_logits(batch, batch.sampling_info)
@@ -154,12 +182,13 @@ class ChainsTurns:
         on_publish,
     ) -> TurnResult:
         """The chained steps of a turn, as one result."""
+        self._keep_lens(batch)
         result = self._turns.run(batch, draft_input.bonus_tokens, most_steps)
         if on_publish is not None:
             on_publish(result.new_seq_lens)
         result.speculative_num_draft_tokens = self.widths.num_nodes
         result.has_trees = self.grows_trees
         result.next_draft_input = self._make_next_draft_input_decode(
-            bonus_tokens=result.rows[:, result.layout.bonus], new_seq_lens=result.new_seq_lens
+            bonus_tokens=result.bonus, new_seq_lens=result.new_seq_lens
         )
         return result

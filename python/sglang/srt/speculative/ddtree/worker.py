@@ -185,15 +185,11 @@ class DDTreeWorker(ChainsTurns, TreeSteps, DFlashWorkerV2):
             raise RuntimeError(
                 f"DDTREE decode needs DFlashDraftInputV2, got {type(draft_input).__name__}."
             )
-        if not batch.seq_lens.is_cpu:
-            batch.seq_lens.record_stream(
-                torch.get_device_module(self.device).current_stream()
-            )
-
         most_steps = self._steps_of_turn(batch)
         if most_steps:
             return self._run_turn(batch, draft_input, most_steps, on_publish)
 
+        self._keep_lens(batch)
         self._turn = 1 - self._turn
         step = self._open_step(
             batch.seq_lens,
