@@ -22,16 +22,17 @@ LEAST_SPREAD = 8
 
 
 def draw(receipt: dict[str, Any], stem: Path) -> None:
-    """Write STEM.png, and STEM-profile.png if the receipt has profiles."""
+    """Write STEM.png if a step was measured, and STEM-profile.png if the receipt has profiles."""
     gpu, results = str(receipt["host"]["gpu"]), receipt["results"]
-    _plot_steps(results, gpu, stem.with_suffix(".png"))
+    if any("median_ms" in result for result in results):
+        _plot_steps(results, gpu, stem.with_suffix(".png"))
     if any("profile" in result for result in results):
         _plot_profiles(results, gpu, stem.with_name(f"{stem.name}-profile.png"))
 
 
 def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
-    """Milliseconds a step against context, one panel an algorithm, one line a server."""
-    algorithms = list(dict.fromkeys(r["algorithm"] for r in results))
+    """Milliseconds a step against context, one panel an algorithm, one line a server; those that failed are named."""
+    algorithms = list(dict.fromkeys(r["algorithm"] for r in results if "median_ms" in r))
     size = (4.6 * len(algorithms) + 1.4, 4.0)
     figure, axes = plt.subplots(1, len(algorithms), figsize=size, squeeze=False, sharey=True)
     for axis, algorithm in zip(axes.flat, algorithms, strict=True):
@@ -39,9 +40,10 @@ def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
         for name in dict.fromkeys(map(server_name, mine)):
             rows = sorted((r for r in mine if server_name(r) == name), key=lambda r: r["context"])
             label, colour = _BACKENDS.get(rows[0]["backend"], (rows[0]["backend"], "tab:green"))
+            beside = f", draft on {rows[0]['draft_backend']}" + _turns(rows[0])
             x, y = [r["context"] for r in rows], [r["median_ms"] for r in rows]
             style = "-" if rows[0]["draft_backend"] == _fastest_draft(mine, rows[0]["backend"]) else ":"
-            axis.plot(x, y, style, marker="o", color=colour, label=f"{label}, draft on {rows[0]['draft_backend']}")
+            axis.plot(x, y, style, marker="o", color=colour, label=f"{label}{beside}")
             if style == "-":
                 for at, value in zip(x, y, strict=True):
                     axis.annotate(f"{value:.2f}", (at, value), xytext=(0, 6), textcoords="offset points", fontsize=8)
@@ -61,9 +63,21 @@ def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
         axis.margins(x=0.12, y=0.15)
     axes[0][0].set_ylabel("ms a verify step (median)")
     figure.suptitle(f"Verify step in the server, batch 1, {gpu}", fontsize=11)
+    figure.supxlabel(_failed(results), fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _turns(row: Result) -> str:
+    return f", turns of {row['turn_ms']:g} ms" if row.get("turn_ms") else ""
+
+
+def _failed(results: list[Result]) -> str:
+    """The servers without any time, so that a missing line does not read as one that was not asked for."""
+    measured = {server_name(r) for r in results if "median_ms" in r}
+    names = [name for name in dict.fromkeys(map(server_name, results)) if name not in measured]
+    return "\n".join(f"failed, no times: {name}" for name in names)
 
 
 def _spread(rows: list[Result]) -> float:
