@@ -21,7 +21,7 @@ endif
 .PHONY: help install serve test test-long test-gpu test-gpu-server bench-accept train-pairs bench-serve bench-step-metadata bench-verify-switch wheel check lint check-cuda-deps doctor clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PY):
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python 3.11 to 3.13 is needed, this is {v[0]}.{v[1]}; say PYTHON=python3.11")'
@@ -90,6 +90,7 @@ check: $(VENV)/.tools ## do all patches still apply? (UPSTREAM=version: to that 
 
 .PHONY: check-upstream check-needs rebase receipts
 rebase: $(VENV)/.tools ## what release TO= would break; WRITE=1 moves the fork to it if nothing does
+	@$(if $(TO),,echo "say which release: make rebase TO=0.5.24" >&2; exit 2)
 	@$(PY) -m fork rebase --to $(TO) $(if $(WRITE),--write) $(ARGS)
 
 check-upstream: $(VENV)/.tools ## patches and symbols on 0.5.20 to 0.5.23 in one table; fails if a supported release does
@@ -108,7 +109,7 @@ receipts: $(VENV)/.tools ## are the receipts in order, and do the pages say what
 check-cuda-deps: $(VENV)/.tools ## does pip resolve what the cuda flavour needs? (installs nothing)
 	@$(PY) -m fork install --flavour cuda --dry-run
 
-doctor: ## what the installed fork is and would run
+doctor: $(VENV)/.tools ## what the installed fork is and would run
 	@$(PY) -m fork doctor
 
 clean: ## remove .venv, build/ and dist/

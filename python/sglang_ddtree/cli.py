@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line; the documentation's page of flags is checked against it."""
     root = argparse.ArgumentParser(prog="sglang-ddtree", description=__doc__, epilog=EXIT_STATUSES)
-    commands = root.add_subparsers(required=True, metavar="COMMAND")
+    commands = root.add_subparsers(required=True)
     _add_cutover(commands)
 
     shown = commands.add_parser("status", help="the service's mode, the comparison so far, and the last cutover")
@@ -72,15 +73,25 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+    if not text.isdecimal() or (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
     return number
 
 
 def _number(text: str) -> float:
-    if not 0 <= (number := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError("must be 0 or more")
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 0 or more")
     return number
+
+
+def _url(text: str) -> str:
+    if not re.match(r"https?://[^/]", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address of a server, such as {URL} (or SGLANG_DDTREE_URL)")
+    return text
 
 
 def _add_cutover(commands: Any) -> None:
@@ -171,7 +182,7 @@ def _add_cutover(commands: Any) -> None:
 
 def _add_server(command: argparse.ArgumentParser) -> None:
     url = os.environ.get("SGLANG_DDTREE_URL", URL)
-    command.add_argument("--url", default=url, help=f"the server (SGLANG_DDTREE_URL, else {URL})")
+    command.add_argument("--url", type=_url, default=url, help=f"the server (SGLANG_DDTREE_URL, else {URL})")
     command.add_argument(
         "--admin-key-file",
         type=Path,

@@ -16,10 +16,12 @@ from sglang_ddtree.journal import Journal, Record
 from sglang_ddtree.judge import Verdict, judge, judge_validation
 from sglang_ddtree.probe import Measurement, measure
 from sglang_ddtree.prompts import fixed_prompts
+from sglang_ddtree.report import rollback_command
 from sglang_ddtree.server import SwitchState
 from sglang_ddtree.service import Service
 from sglang_ddtree.settings import AUTO, LIVE, RESTART, Settings
 from sglang_ddtree.signals import Signals
+from sglang_ddtree.supervisor import Supervisor
 from sglang_ddtree.undo import ENVIRONMENT, LIVE_MODE, RESTARTED, may_be_healthy, undo
 
 
@@ -65,10 +67,8 @@ def plan(settings: Settings, service: Service) -> Plan:
         value = envfile.value(content)
         if envfile.overriding_flag(content):
             raise Refused(f"{path} gives the server {envfile.FLAG}, which wins over {envfile.VARIABLE}: take it out")
-    if not live and path is None:
-        raise Refused(f"{why}; a restart needs --environment-file, the file that the service's environment comes from")
-    if not live and service.supervisor is None:
-        raise Refused(f"{why}; a restart needs --unit or --restart-command")
+    if not live and (missing := _missing(path, service.supervisor)):
+        raise Refused(f"{why}; a restart needs {missing}")
     measured = f"{settings.prompts} prompts of {settings.tokens} tokens, {settings.repeats} times each"
     text.append(f"measure: {measured}")
     if live:
@@ -99,6 +99,16 @@ def _live(settings: Settings, service: Service, before: SwitchState) -> tuple[bo
         raise Refused(f"--method live: {why}")
     assert settings.method == AUTO
     return False, why
+
+
+def _missing(path: Path | None, supervisor: Supervisor | None) -> str:
+    """What a restart needs and was not given, in words."""
+    needs = []
+    if path is None:
+        needs.append("--environment-file, the file that the service's environment comes from")
+    if supervisor is None:
+        needs.append("--unit or --restart-command")
+    return "; and ".join(needs)
 
 
 def _rewritable(path: Path) -> str:
@@ -283,5 +293,5 @@ def refuse_after_killed(diary: Journal) -> None:
         step = last.data["steps"][-1]["step"] if last.data["steps"] else "its start"
         raise Refused(
             f"the cutover to {last.data['target']} of {last.data['began']} ended at `{step}` without a decision "
-            f"({last.path}): `sglang-ddtree rollback` brings the service back, `rollback --forget` leaves it"
+            f"({last.path}): `{rollback_command(last)}` brings the service back, with --forget it leaves it"
         )

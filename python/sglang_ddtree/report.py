@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from sglang_ddtree import journal
@@ -31,15 +32,22 @@ def text(record: Record) -> str:
     lines += [f"  undone: {done}" for done in data.get("undone", ())]
     if data["status"] == journal.STUCK:
         lines += [f"  the way back failed: {data['undo_error']}", f"  at present {data['left']}"]
-        lines.append("  mend what it names, then `sglang-ddtree rollback`")
+        lines.append(f"  mend what it names, then `{rollback_command(record)}`")
     lines += [f"  {step['step']}: {step['seconds']:.1f} s" for step in data["steps"] if "seconds" in step]
     environment = data.get("environment") or {}
     if data["status"] == journal.DONE and "backup" in environment:
         lines.append(f"  {environment['path']} was rewritten; before: {environment['backup']}")
     lines.append(f"record: {record.path}")
     if data["status"] == journal.DONE:
-        lines.append("back: sglang-ddtree rollback")
+        lines.append(f"back: {rollback_command(record)}")
     return "\n".join(lines)
+
+
+def rollback_command(record: Record) -> str:
+    """What undoes the cutover; the records' folder is named where another one would be looked into."""
+    folder = record.path.parent.resolve()
+    where = [] if folder == journal.default_folder() else ["--state-dir", str(folder)]
+    return shlex.join(["sglang-ddtree", "rollback", *where])
 
 
 def _mode_now(data: dict[str, Any]) -> str:

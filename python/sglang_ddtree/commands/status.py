@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         if last:
             print(f"\nlast {report.text(last)}")
             if last.unfinished:
-                print("this cutover ended without a decision: sglang-ddtree rollback")
+                print(f"this cutover ended without a decision: {report.rollback_command(last)}")
     return 0 if facts["health"] == "healthy" else 1
 
 

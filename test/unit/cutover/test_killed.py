@@ -110,7 +110,7 @@ def test_a_cutover_after_a_killed_one_is_refused(run, service, state, capfd):
     service.wrong.clear()
     assert run("cutover", "--to", "validate") == 2
     said = capfd.readouterr().err
-    assert "ended at `switch` without a decision" in said and "`rollback --forget` leaves it" in said
+    assert "ended at `switch` without a decision" in said and "with --forget it leaves it" in said
     assert run("rollback", "--forget") == 0 and service.mode == "on"
     assert run("cutover", "--to", "validate") == 0
 

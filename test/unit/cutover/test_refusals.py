@@ -66,6 +66,7 @@ def test_nothing_that_restarts(refused, service):
     service.prepared = ["off"]
     said = refused("--to", "on", restart=False)
     assert "started without on in --ddtree-verify-modes; a restart needs --environment-file" in said
+    assert "and --unit or --restart-command" in said
     said = refused("--to", "on", "--environment-file", str(service.environment), restart=False)
     assert "a restart needs --unit or --restart-command" in said
 
@@ -113,3 +114,20 @@ def test_nobody_to_ask(service, state, capsys, monkeypatch):
 def test_nothing_to_roll_back(run, capsys):
     assert run("rollback") == 2
     assert "there is no cutover to undo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--tokens", "x"), "--tokens: 'x' is no whole number of at least 1"),
+        (("--repeats", "-1"), "--repeats: '-1' is no whole number of at least 1"),
+        (("--watch", "soon"), "--watch: 'soon' is no number of 0 or more"),
+        (("--max-ulp", "nan"), "--max-ulp: 'nan' is no number of 0 or more"),
+        (("--url", "localhost:30000"), "--url: 'localhost:30000' is no address of a server, such as http://"),
+        (("--url", ""), "SGLANG_DDTREE_URL"),
+    ],
+)
+def test_values_that_make_no_sense(run, capsys, arguments, said):
+    with pytest.raises(SystemExit, match="2"):
+        run("cutover", "--to", "on", *arguments)
+    assert said in capsys.readouterr().err

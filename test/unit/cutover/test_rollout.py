@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from fake_service import FakeService
-from sglang_ddtree import atomic, cutover
+from sglang_ddtree import atomic, cutover, journal
 from sglang_ddtree.journal import Journal
 
 
@@ -234,6 +234,35 @@ def test_rollback_of_a_kept_cutover(run, service, record, capsys):
     assert record()["status"] == "rolled back"
     assert run("rollback") == 2
     assert "is rolled back already" in capsys.readouterr().err
+
+
+def test_rollback_of_a_live_cutover_wants_its_key(run, service, record, capsys, tmp_path):
+    """Refused while nothing is changed: a wrong key would else cost a restart, a missing one leave it undone."""
+    assert run("cutover", "--to", "on", restart=False) == 0
+    assert run("rollback", live=False, restart=False) == 2
+    assert "no admin key is known here" in capsys.readouterr().err
+    (tmp_path / "wrong").write_text("guess")
+    assert run("rollback", "--admin-key-file", str(tmp_path / "wrong"), live=False) == 2
+    assert "give the right one, or none and the service is restarted" in capsys.readouterr().err
+    assert service.mode == "on" and service.restarts == 0 and record()["status"] == "done"
+    assert run("rollback") == 0
+    assert service.mode == "off" and service.restarts == 0
+
+
+def test_rollback_of_a_live_cutover_by_a_restart(run, service, capsys):
+    assert run("cutover", "--to", "on") == 0
+    assert run("rollback", live=False) == 0
+    assert "requests in flight are lost" in capsys.readouterr().err
+    assert service.mode == "off" and service.restarts == 1
+
+
+def test_the_report_names_the_folder_of_the_records(run, state, capsys, monkeypatch):
+    """A rollback looks into the default folder otherwise, and finds nothing to undo."""
+    assert run("cutover", "--to", "on") == 0
+    assert f"back: sglang-ddtree rollback --state-dir {state}\n" in capsys.readouterr().out
+    monkeypatch.setattr(journal, "default_folder", lambda: state)
+    assert run("status") == 0
+    assert "back: sglang-ddtree rollback\n" in capsys.readouterr().out
 
 
 def test_rollback_keeps_what_was_edited_since(run, service, record):
