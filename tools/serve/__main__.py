@@ -124,7 +124,7 @@ def main() -> None:
         launch = Launch(target, draft, HOST, args.port, gpu=detect_flavour() == "cuda")
         sglang = str(Path(sys.executable).with_name("sglang"))
         command = [sglang, "serve", *launch.arguments(), *args.server]
-        server = ProcessGroup(command, BUILD / "serve.log", os.environ)
+        server = ProcessGroup(command, BUILD / f"serve-{args.port}.log", os.environ)
         wait_ready(server, launch, progress)
         progress.show("ready")
         progress.end()

@@ -42,7 +42,7 @@ class Launch:
         ]
 
     def _on_gpu(self) -> list[str]:
-        # The kernel verifies; a drafter's bidirectional block is not its business.
+        # What most server tests on a GPU ran with (docs/backend.md); the fork's own default is less proven.
         return ["--speculative-draft-attention-backend", "triton"]
 
     def _on_cpu(self) -> list[str]:

@@ -66,6 +66,18 @@ def test_compose_command(server_parser):
     assert not unknown and arguments.model_path == "/models/target"
 
 
+def test_what_compose_says_wins_over_the_settings(server_parser):
+    """Paths and the address are those of the container, though server.yaml has those of a machine."""
+    from sglang.srt.utils.server_args_config_parser import ConfigArgumentMerger
+
+    service = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]["server"]
+    words = [re.sub(r"\$\{\w+:-(.*?)\}", r"\1", word) for word in service["command"]]
+    words[words.index("--config") + 1] = str(ROOT / "deploy" / "server.yaml")
+    arguments = server_parser.parse_args(ConfigArgumentMerger(server_parser).merge_config_with_args(words))
+    assert arguments.speculative_draft_model_path == "/models/draft" and arguments.host == "0.0.0.0"
+    assert arguments.attention_backend == "ddtree_sm120", "the settings were read"
+
+
 def test_every_flag_of_the_fork_is_in_the_index(server_parser):
     ours = {option for action in server_parser._actions for option in action.option_strings if "ddtree" in option}
     assert ours and ours <= set(re.findall(r"--[\w-]+", (ROOT / "docs" / "index.md").read_text()))
