@@ -91,16 +91,22 @@ def _compile_for(index: int, capability: tuple[int, int], reason: str) -> Loaded
     define = ["-DDDTREE_CUDA", f"-DDDTREE_ARCHS={target}"]
     # The target of the wheel, not SGLang's own choice (12.0 -> "f"): both must be the code that was tested.
     suffix = target.lstrip("0123456789")
-    with torch.cuda.device(index), override_jit_cuda_arch(*capability, suffix):
-        module = load_jit(
-            "ddtree_cuda",
-            cpp_files=[str(p) for p in sources if p.name == "binding.cpp" or p.match("common/*.cpp")],
-            cuda_files=[str(p) for p in sources if p.suffix == ".cu"],
-            extra_cflags=define + _cuda_include_flags(),
-            extra_cuda_cflags=define,
-            extra_include_paths=[str(root)],
-            header_only=False,
-        )
+    try:
+        with torch.cuda.device(index), override_jit_cuda_arch(*capability, suffix):
+            module = load_jit(
+                "ddtree_cuda",
+                cpp_files=[str(p) for p in sources if p.name == "binding.cpp" or p.match("common/*.cpp")],
+                cuda_files=[str(p) for p in sources if p.suffix == ".cu"],
+                extra_cflags=define + _cuda_include_flags(),
+                extra_cuda_cflags=define,
+                extra_include_paths=[str(root)],
+                header_only=False,
+            )
+    except Exception as error:  # no nvcc, an old one, no compiler, SGLANG_CRASH_ON_JIT_COMPILE: each its own type
+        raise RuntimeError(
+            f"{reason}, and compiling for sm_{target} failed: {error}\nSet CUDA_HOME to a toolkit with nvcc 13, or rebuild "
+            f"where there is one with `DDTREE_CUDA_ARCHS={target} pip install ./sgl-kernel`."
+        ) from error
     return LoadedLibrary(module, _read_info(module, "SGLang's JIT cache"), "jit")
 
 

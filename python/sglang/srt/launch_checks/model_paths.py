@@ -24,7 +24,7 @@ def check_model_paths(server_args: ServerArgs) -> None:
         path = getattr(server_args, field)
         if path is not None and _is_local(path) and not os.path.exists(path):
             raise LaunchError(f"--{field.replace('_', '-')} {path}: there is no such file or directory.")
-    algorithm = server_args.speculative_algorithm
+    algorithm = (server_args.speculative_algorithm or "").upper()
     if algorithm in _DRAFT_MODEL_ALGORITHMS and server_args.speculative_draft_model_path is None:
         raise LaunchError(
             f"--speculative-algorithm {algorithm} needs a DFLASH draft of the target: "

@@ -29,7 +29,7 @@ def check_port(server_args: ServerArgs) -> None:
         if error.errno == errno.EADDRINUSE:
             reason = "another process listens there. Stop it, or choose another --port"
         else:
-            reason = f"{error.strerror or error}"
+            reason = f"{error.strerror or error}. --host takes an address of this machine, --port one that you may open"
         raise LaunchError(f"--host {cfg.host} --port {cfg.port} cannot be used: {reason}.") from error
 
 
