@@ -13,12 +13,14 @@ from gpu_stub import gpu_backend
 from scene import GQA, MHA, MLA, Heads, Scene, byte_mask, mask_words, random_tree
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
 from sglang.srt.layers.attention.ddtree_sm120 import cuda_backend, mla_layers
+from sglang.srt.layers.attention.ddtree_sm120.gqa_layers import GqaLayers
 from sglang.srt.layers.attention.ddtree_sm120.mask_source import mask_source
 from sglang.srt.layers.attention.ddtree_sm120.step_metadata import MaskLayout
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode import switch as switch_module
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import Requested, VerifyMode
 from sglang.srt.layers.attention.verify_mask import VerifyMask
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.srt.speculative.spec_info import SpecInputType, SpeculativeAlgorithm
@@ -271,6 +273,80 @@ def test_a_model_is_looked_at():
     capped = Scene(MLA, torch.bfloat16, 1, EXTEND, [3, 0], [4, 2], None, {"logit_cap": 3.0})
     with pytest.raises(ValueError, match=r"--attention-backend ddtree_sm120: .*logit cap"):
         gpu_backend(step, model=_attention_of_deepseek(capped.layer()))
+
+
+SCALES = [(None, None), (torch.tensor([0.37]), torch.tensor([1.9]))]
+
+
+def _fp8_layer(step: Scene, scales: tuple) -> tuple[GqaLayers, RadixAttention]:
+    """Over an fp8 pool of the scene's size, and a layer with those scales."""
+    heads = step.heads
+    pool = MHATokenToKVPool(
+        size=64,
+        page_size=1,
+        dtype=torch.float8_e4m3fn,
+        head_num=heads.kv,
+        head_dim=heads.head_dim,
+        layer_num=1,
+        device="cpu",
+        enable_memory_saver=False,
+    )
+    shape = {"num_heads": heads.query, "num_kv_heads": heads.kv, "head_dim": heads.head_dim}
+    layer = step.layer()
+    layer.k_scale, layer.v_scale = scales
+    layer.k_scale_float, layer.v_scale_float = (None if scale is None else float(scale) for scale in scales)
+    return GqaLayers(pool, **shape, page_size=1, device="cpu"), layer
+
+
+def _window(step: Scene) -> tuple[torch.Tensor, torch.Tensor]:
+    return tuple(3 * torch.randn(8, step.heads.kv, step.heads.head_dim).bfloat16() for _ in "kv")
+
+
+@pytest.mark.parametrize("scales", SCALES, ids=["no-scales", "scales"])
+def test_rows_as_stored_are_those_of_the_pool(scales):
+    step = _scene(heads=MHA)
+    layers, layer = _fp8_layer(step, scales)
+    k, v = _window(step)
+    given = k.clone(), v.clone()
+    slots = torch.arange(1, 9)
+    layers.store(layer, KVWriteLoc(slots, physical=True), k, v, None)
+    assert torch.equal(k, given[0]) and torch.equal(v, given[1])
+    buffers = layers._pool.get_key_buffer(0), layers._pool.get_value_buffer(0)
+    for rows, buffer, scale in zip(layers.as_stored(layer, k, v), buffers, scales, strict=True):
+        stored = buffer[slots].float() * (1 if scale is None else scale)
+        torch.testing.assert_close(rows.float(), stored, rtol=2**-8, atol=0)
+        assert rows.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("mode,rounded", [("off", False), ("validate", True)])
+def test_kernels_are_compared_on_the_same_rows(monkeypatch, mode, rounded):
+    """Of an fp8 pool: else what differs is the rounding, by tens of units."""
+    got = []
+
+    class Recorder:
+        name = "triton"
+
+        def __init__(self, runner):
+            pass
+
+        def attend(self, q, k, v, *rest):
+            got.extend((k, v))
+            return torch.zeros(q.shape[0], q.shape[1])
+
+    monkeypatch.setattr(cuda_backend, "TritonDelegate", Recorder)
+    monkeypatch.setattr(switch_module, "_requested", lambda: Requested(mode=VerifyMode(mode)))
+    step = Scene(MHA, torch.bfloat16, 1, VERIFY, [3, 0], [4, 4])
+    backend = gpu_backend(step)
+    backend._layers, layer = _fp8_layer(step, SCALES[1])
+    monkeypatch.setattr(backend._layers, "attend", lambda step, q, q_rope, layer: torch.zeros(q.shape))
+    backend.forward_metadata = SimpleNamespace(prefix_lens=torch.tensor(step.prefix, dtype=torch.int32))
+    k, v = _window(step)
+    batch = step.batch()
+    batch.out_cache_loc = torch.arange(1, 9)
+    backend.forward(step.q.flatten(1), k, v, layer, batch)
+    expected = backend._layers.as_stored(layer, k, v) if rounded else (k, v)
+    assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
+    assert rounded is not torch.equal(got[0], k)
 
 
 def test_unknown_argument_and_drafting():

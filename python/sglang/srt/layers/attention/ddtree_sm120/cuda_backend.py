@@ -314,8 +314,24 @@ class DDTreeSM120AttnBackend(AttentionBackend):
             layer,
             self.forward_metadata.prefix_lens,
             ours=lambda: self._layers.attend(self.forward_metadata, q, q_rope, layer),
-            delegate=lambda: self._delegate.attend(q, k, v, layer, forward_batch, q_rope, k_rope),
+            delegate=lambda: self._attend_by_delegate(q, k, v, layer, forward_batch, q_rope, k_rope),
         )
+
+    def _attend_by_delegate(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: RadixAttention,
+        forward_batch: ForwardBatch,
+        q_rope: torch.Tensor | None,
+        k_rope: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if self._switch.running.runs_ours:
+            # It attends to the window as it is handed over, our kernel as it is stored: to be compared they need the
+            # same numbers.
+            k, v = self._layers.as_stored(layer, k, v)
+        return self._delegate.attend(q, k, v, layer, forward_batch, q_rope, k_rope)
 
     # -- what belongs to the prefill delegate ------------------------------------
 

@@ -88,6 +88,14 @@ class GqaLayers:
             k, v = k.clone(), v.clone()  # the pool divides in place, and a delegate may still read them
         self._pool.set_kv_buffer(layer, loc, k, v, layer.k_scale, layer.v_scale)
 
+    def as_stored(
+        self, layer: RadixAttention, k: torch.Tensor | None, v: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The window's rows in their own dtype, as they are read back from the pool: rounded if that is fp8."""
+        if not self._has_scales or k is None:
+            return k, v
+        return _rounded(k, layer.k_scale), _rounded(v, layer.v_scale)
+
     @torch.compiler.disable
     def attend(
         self, step: StepMetadata, q: torch.Tensor, q_rope: torch.Tensor | None, layer: RadixAttention
@@ -120,3 +128,10 @@ class GqaLayers:
 
     def _scale(self, of_layer: float | None) -> float:
         return of_layer if self._has_scales and of_layer is not None else 1.0
+
+
+def _rounded(rows: torch.Tensor, scale: torch.Tensor | float | None) -> torch.Tensor:
+    """What an fp8 pool makes of ``rows``, times the scale that it divides by."""
+    scaled = rows if scale is None else rows.clone().div_(scale)
+    stored = scaled.to(torch.float8_e4m3fn).to(rows.dtype)
+    return stored if scale is None else stored.mul_(scale)

@@ -76,6 +76,13 @@ class MlaLayers:
         else:
             self._pool.set_kv_buffer(layer, loc, k, v)
 
+    @staticmethod
+    def as_stored(
+        layer: RadixAttention, k: torch.Tensor | None, v: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The window's rows as they are read back from the pool: the pool has their dtype."""
+        return k, v
+
     @torch.compiler.disable
     def attend(
         self, step: StepMetadata, q: torch.Tensor, q_rope: torch.Tensor | None, layer: RadixAttention

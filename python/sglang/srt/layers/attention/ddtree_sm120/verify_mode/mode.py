@@ -107,4 +107,3 @@ class Requested:
 
 def _ordered(modes: Iterable[VerifyMode]) -> tuple[VerifyMode, ...]:
     return tuple(mode for mode in VerifyMode if mode in modes)
-
