@@ -294,11 +294,15 @@ def test_a_turn_starts_from_an_input_of_its_own(worker):
     assert len(made) == 3
 
 
-def test_a_switch_that_is_not_on_takes_the_step_back(worker):
+def test_a_switch_that_is_not_on_takes_the_step_back(worker, monkeypatch):
+    spec = SimpleNamespace(speculative_turn_ms=3.0)
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.get_spec", lambda: spec)
     worker.model_runner.verify_switch = SimpleNamespace(mode=eligible.VerifyMode.VALIDATE)
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0
+    assert worker.turns_state() == {"most": 1, "reason": "--ddtree-verify was switched to validate"}
     worker.model_runner.verify_switch.mode = eligible.VerifyMode.ON
     assert worker._steps_of_turn(decode_batch(1, 10)) == MOST_STEPS
+    assert worker.turns_state() == {"most": MOST_STEPS, "turn_ms": 3.0}
 
 
 def test_graphs_that_were_captured_anew_end_the_turns(worker, caplog):

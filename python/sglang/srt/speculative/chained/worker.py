@@ -127,6 +127,9 @@ class ChainsTurns:
         """How many steps a turn has, for ``/server_info``."""
         if self._turns is None:
             return {"most": 1, "reason": self._why_no_turns}
+        if not verifies_by_ours(self.model_runner):
+            mode = self.model_runner.verify_switch.mode.value
+            return {"most": 1, "reason": f"--ddtree-verify was switched to {mode}"}
         return {"most": MOST_STEPS, "turn_ms": get_spec().speculative_turn_ms}
 
     def _present_graph_runners(self) -> tuple[Any, Any]:
