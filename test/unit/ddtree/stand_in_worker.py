@@ -127,8 +127,6 @@ def worker(monkeypatch, device) -> DDTreeWorker:
                 next_token_logits=logits, hidden_states=features, last_hidden_states=features
             ),
             can_run_cuda_graph=False,
-            routed_experts_output=None,
-            indexer_topk_output=None,
         )
 
     made._target_worker.forward_batch_generation = verify

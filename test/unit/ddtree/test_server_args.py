@@ -55,6 +55,9 @@ def plain_config(**changed):
         speculative_accept_threshold_single=1.0,
         speculative_accept_threshold_acc=1.0,
         disaggregation_mode="null",
+        enable_return_routed_experts=False,
+        enable_return_indexer_topk=False,
+        kv_canary="none",
         speculative_attention_mode="prefill",
     )
     return SimpleNamespace(**{**values, **changed})
@@ -86,6 +89,9 @@ def plain_config(**changed):
         ),
         ("--speculative-accept-threshold", dict(speculative_accept_threshold_acc=0.9)),
         ("--disaggregation-mode", dict(disaggregation_mode="decode")),
+        ("--enable-return-routed-experts", dict(enable_return_routed_experts=True)),
+        ("--enable-return-indexer-topk", dict(enable_return_indexer_topk=True)),
+        ("--kv-canary", dict(kv_canary="log")),
     ],
 )
 def test_an_unsupported_flag_is_refused_by_name(flag, changed):

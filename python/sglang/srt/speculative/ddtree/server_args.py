@@ -140,6 +140,21 @@ def _refuse_flags(cfg) -> None:
             "the drafter's state is not transferred with the KV cache",
         ),
         (
+            cfg.enable_return_routed_experts,
+            "--enable-return-routed-experts",
+            "experts are kept by KV slot, and the path of a tree moves to other slots",
+        ),
+        (
+            cfg.enable_return_indexer_topk,
+            "--enable-return-indexer-topk",
+            "indices are kept by KV slot, and the path of a tree moves to other slots",
+        ),
+        (
+            cfg.kv_canary != "none",
+            "--kv-canary",
+            "it takes the window for a chain, and its records do not move with the path",
+        ),
+        (
             envs.SGLANG_SIMULATE_ACC_LEN.get() > 0,
             "SGLANG_SIMULATE_ACC_LEN",
             "a simulated acceptance has no path in the tree",

@@ -243,8 +243,6 @@ class DDTreeWorker(ChainsTurns, TreeSteps, DFlashWorkerV2):
             speculative_output_stride=self.widths.block_size,
             new_seq_lens=path.new_seq_lens,
             cap_lens=step.output.num_nodes,
-            routed_experts_output=target_out.routed_experts_output,
-            indexer_topk_output=target_out.indexer_topk_output,
         )
 
     def _verify(self, batch: ScheduleBatch, step: Step) -> GenerationBatchResult:
