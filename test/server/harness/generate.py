@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ class Generation:
         accepts: ``accepts[k]`` is how many verify steps accepted k drafts; empty
             without speculation.
         logprobs: log-probability of each generated token.
+        margin: by how much the first choice led the second, in log-probability, where it led by least; infinite
+            unless asked for.
     """
 
     ids: list[int]
@@ -35,14 +38,18 @@ class Generation:
     cached: int
     accepts: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    margin: float = math.inf
 
 
-def generate(server: Server, ids: Sequence[int], new_tokens: int = NEW_TOKENS, **sampling: Any) -> Generation:
+def generate(
+    server: Server, ids: Sequence[int], new_tokens: int = NEW_TOKENS, *, margin: bool = False, **sampling: Any
+) -> Generation:
     """Generate from token ids, greedily unless told otherwise."""
     body = {
         "input_ids": list(ids),
         "sampling_params": {"max_new_tokens": new_tokens, "temperature": 0.0, **sampling},
         "return_logprob": True,
+        "top_logprobs_num": 2 if margin else 0,
     }
     answer = httpx.post(f"{server.url}/generate", json=body, timeout=REQUEST_SECONDS)
     answer.raise_for_status()
@@ -54,6 +61,7 @@ def generate(server: Server, ids: Sequence[int], new_tokens: int = NEW_TOKENS, *
         cached=meta["cached_tokens"],
         accepts=meta.get("spec_correct_drafts_histogram", []),
         logprobs=[entry[0] for entry in meta["output_token_logprobs"]],
+        margin=min(first[0] - second[0] for first, second in meta["output_top_logprobs"]) if margin else math.inf,
     )
 
 

@@ -71,7 +71,8 @@ def short_prompts() -> list[Prompt]:
     return [
         *(Prompt(repr(text), encode(text)) for text in _TEXTS),
         *(Prompt(f"{text} spelled", spell(text)) for text in ACCEPTING.values()),
-        *_random_prompts((1, 2, 15, 16, 17, 31), seed=1),
+        # A seed for which no answer of the random models hangs on a near tie.
+        *_random_prompts((1, 2, 15, 16, 17, 31), seed=4),
     ]
 
 
