@@ -79,3 +79,21 @@ def test_what_a_kill_left_is_replaced(tmp_path):
     (tmp_path / ".env.sglang-ddtree-new").write_text("half")
     atomic.write(tmp_path / "env", b"whole")
     assert os.listdir(tmp_path) == ["env"]
+
+
+def test_content_and_name_are_on_the_disk_in_this_order(tmp_path, monkeypatch):
+    """After a power cut the file is the old or the new one: its content is synced before the rename, its folder after."""
+    steps = []
+    rename = os.replace
+
+    def sync(descriptor):
+        steps.append(("sync", "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else os.fstat(descriptor).st_size))
+
+    def replace(source, target):
+        steps.append(("rename", target.name))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", replace)
+    atomic.write(tmp_path / "env", b"whole")
+    assert steps == [("sync", 5), ("rename", "env"), ("sync", "folder")]
