@@ -82,7 +82,7 @@ def test_what_a_kill_left_is_replaced(tmp_path):
 
 
 def test_content_and_name_are_on_the_disk_in_this_order(tmp_path, monkeypatch):
-    """After a power cut the file is the old or the new one: its content is synced before the rename, its folder after."""
+    """After a power cut the file is the old or the new one: content is synced before the rename, the folder after."""
     steps = []
     rename = os.replace
 
