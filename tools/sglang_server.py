@@ -61,7 +61,7 @@ class Server(ProcessGroup):
     def wait_ready(self) -> None:
         """Return when ``/health`` answers 200; raise ServerDied if it never will."""
         deadline = time.monotonic() + START_SECONDS
-        while not self._healthy():
+        while not self.healthy():
             if self.exit_status is not None or time.monotonic() > deadline:
                 status = self.exit_status
                 self.stop()
@@ -70,7 +70,8 @@ class Server(ProcessGroup):
                 raise ServerDied(f"server not ready ({reason}), see {self.log}:\n{tail}")
             time.sleep(0.2)
 
-    def _healthy(self) -> bool:
+    def healthy(self) -> bool:
+        """Whether ``/health`` answers 200 now."""
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
                 return answer.status == 200

@@ -114,7 +114,12 @@ def refusals(request, models, environ, logs) -> Iterator[dict[str, Future[Refusa
 def end_of(server: Server) -> Refusal:
     """Wait for a launch to fail; whatever happens, nothing of it is left afterwards."""
     try:
-        status = server.wait(REFUSAL_SECONDS)
+        # One that starts will not fail any more.
+        wait_until(
+            lambda: server.exit_status is not None or server.healthy(), REFUSAL_SECONDS, "end of a launch to refuse"
+        )
+        status = server.exit_status
+        assert status is not None, "the launch was not refused"
         # Children may need a moment to see that their parent is gone.
         with suppress(TimeoutError):
             wait_until(lambda: not server.members(), STOP_SECONDS, "end of all processes")
