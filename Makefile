@@ -56,23 +56,28 @@ test: install $(VENV)/.tests ## the tests, without the long ones (TESTS= narrows
 test-long: install $(VENV)/.tests ## the long tests of DDTREE servers: a nightly job
 	@$(PY) -m pytest test/server -m long
 
-test-gpu: install kernel-install $(VENV)/.tests ## on a GPU, without a server: the attention backend, by its own tests and SGLang's kit, and training that repeats itself
+# First of what a target needs, so that nothing is built in vain.
+.PHONY: card
+card:
+	@nvidia-smi -L >/dev/null 2>&1 || { echo "make $(MAKECMDGOALS): needs an NVIDIA GPU, and nvidia-smi lists none"; exit 1; }
+
+test-gpu: card install kernel-install $(VENV)/.tests ## on a GPU, without a server: the attention backend, by its own tests and SGLang's kit, and training that repeats itself
 	@$(PY) -m pytest test/gpu test/unit/tiny/test_repetition.py -k "test_backend or test_repetition" $(ARGS)
 
-test-gpu-server: install kernel-install $(VENV)/.tests ## the server on a GPU: graphs, soak, agreement with triton, two ranks
+test-gpu-server: card install kernel-install $(VENV)/.tests ## the server on a GPU: graphs, soak, agreement with triton, two ranks
 	@$(PY) -m pytest test/gpu -k test_server -s $(ARGS)
 
-bench-step-metadata: install ## the launch that prepares a step for the attention backend; needs a GPU
+bench-step-metadata: card install ## the launch that prepares a step for the attention backend; needs a GPU
 	@$(PY) -m benchmark.bench_step_metadata $(ARGS)
 
 $(VENV)/.plots: | $(PY)
 	@$(PY) -m pip install --quiet matplotlib
 	@touch $@
 
-bench-verify-switch: install kernel-install ## the cutover switch in a server: what validate counts, a step in each mode, switching; needs a GPU
+bench-verify-switch: card install kernel-install ## the cutover switch in a server: what validate counts, a step in each mode, switching; needs a GPU
 	@$(PY) -m benchmark.bench_verify_switch $(ARGS)
 
-bench-serve: install kernel-install $(VENV)/.plots ## a verify step in the server, ddtree_sm120 against triton; needs a GPU (ARGS="--profile")
+bench-serve: card install kernel-install $(VENV)/.plots ## a verify step in the server, ddtree_sm120 against triton; needs a GPU (ARGS="--profile")
 	@$(PY) -m benchmark.serve $(ARGS)
 
 train-pairs: install $(VENV)/.plots ## train models/trained-* anew; minutes on a large GPU, a night on a CPU (ARGS="--corpus LIB")

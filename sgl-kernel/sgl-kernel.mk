@@ -42,21 +42,21 @@ kernel-report: $(VENV)/.kernel-tools install ## registers, spills, shared memory
 test-kernel: kernel install $(VENV)/.tests ## the kernels' tests that need no card
 	@$(KERNEL_RUN) -m pytest sgl-kernel/tests $(ARGS)
 
-test-kernel-gpu: kernel install $(VENV)/.tests ## the GPU suite, with a receipt in benchmark/results
+test-kernel-gpu: card kernel install $(VENV)/.tests ## the GPU suite, with a receipt in benchmark/results
 	@$(KERNEL_RUN) -m pytest sgl-kernel/tests/test_mla_tree_verify_gpu.py \
 	  --receipt benchmark/results/test_mla_tree_verify_gpu.json $(ARGS)
 	@$(KERNEL_RUN) -m pytest sgl-kernel/tests/test_gqa_tree_verify_gpu.py \
 	  --receipt benchmark/results/test_gqa_tree_verify_gpu.json $(ARGS)
 
-sanitize-kernel: kernel install ## compute-sanitizer: memcheck, racecheck, synccheck
+sanitize-kernel: card kernel install ## compute-sanitizer: memcheck, racecheck, synccheck
 	@PYTHON=$(KERNEL_PYTHON) PYTHONPATH=$(abspath sgl-kernel/python) sgl-kernel/tests/sanitize.sh
 
-bench-kernel: $(VENV)/.kernel-tools install ## against the floor, SGLang's Triton verify and FlashInfer (ARGS=--quick)
+bench-kernel: card $(VENV)/.kernel-tools install ## against the floor, SGLang's Triton verify and FlashInfer (ARGS=--quick)
 	@$(PY) -m pip install --quiet matplotlib
 	@PATH="$(abspath $(VENV))/bin:$$PATH" $(MAKE) --no-print-directory -C sgl-kernel lib BENCH=ON ARCHS="$(KERNEL_ARCHS)" PYTHON=$(KERNEL_PYTHON)
 	@$(KERNEL_RUN) sgl-kernel/benchmark/bench_mla_tree_verify.py $(ARGS)
 
-bench-kernel-gqa: $(VENV)/.kernel-tools install ## gqa_tree_verify against the floor, FlashInfer and SGLang's Triton verify
+bench-kernel-gqa: card $(VENV)/.kernel-tools install ## gqa_tree_verify against the floor, FlashInfer and SGLang's Triton verify
 	@PATH="$(abspath $(VENV))/bin:$$PATH" $(MAKE) --no-print-directory -C sgl-kernel lib BENCH=ON ARCHS="$(KERNEL_ARCHS)" PYTHON=$(KERNEL_PYTHON)
 	@$(KERNEL_RUN) sgl-kernel/benchmark/bench_gqa_tree_verify.py $(ARGS)
 .PHONY: bench-kernel-gqa
