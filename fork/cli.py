@@ -135,12 +135,12 @@ def _install(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from fork import apply, patches, upstream
+    from fork import apply, halves, patches, upstream
 
     config = configuration.load()
     source = upstream.fetch(config, arguments.upstream)
     series = patches.load_series(config.patches)
-    tree = apply.apply_series(source, series, source.version)
+    tree = halves.apply_series_in_halves(source, series, source.version)
     width = max((len(patch.name) for patch in series), default=5)
     print(f"{'patch':{width}}  edits  files  {config.name} {source.version}")
     for outcome in tree.outcomes:
