@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from benchmark.receipts.figures.registry import figure
+from benchmark.receipts.figures.registry import figure, table
 from benchmark.receipts.store import Store
 
 STEP_KEYS, TILE_ROWS, ROW_BYTES = 16, 64, 1152
@@ -52,8 +52,10 @@ CASES = ((8, 23_000), (8, 91_000), (64, 91_000))
 
 @figure("kernel.projection")
 def projection(_: Store) -> str:
-    lines = ["| | " + " | ".join(map(str, CARDS)) + " |", "|---" * (1 + len(CARDS)) + "|"]
-    for nodes, length in CASES:
-        times = " | ".join(f"{card.microseconds(nodes, length):.0f} µs" for card in CARDS)
-        lines.append(f"| N = {nodes}, {length:,} tokens | {times} |")
-    return "\n".join(lines)
+    return table(
+        ["", *map(str, CARDS)],
+        (
+            [f"N = {nodes}, {length:,} tokens", *(f"{card.microseconds(nodes, length):.0f} µs" for card in CARDS)]
+            for nodes, length in CASES
+        ),
+    )
