@@ -144,7 +144,7 @@ struct Combine {
       sum += w;
     }
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    __syncwarp;
+    __syncwarp();
     return make_float2(sum, top);
   }
 
