@@ -25,9 +25,9 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "python"), str(HERE.parent.parent / "benchmark")]
 
-from receipt import make_receipt, write_receipt  # noqa: E402
-from roofs import time_graph  # noqa: E402
-from sgl_kernel_ddtree import ensure_loaded, kv_commit, tree_accept, tree_build  # noqa: E402
+from receipt import make_receipt, write_receipt
+from roofs import time_graph
+from sgl_kernel_ddtree import ensure_loaded, kv_commit, tree_accept, tree_build
 
 LAYERS = 61
 ROW_BYTES = 576 * 2

@@ -30,10 +30,10 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "python"), str(HERE.parent.parent / "benchmark")]
 
-import gqa_rivals as rivals  # noqa: E402
-from receipt import make_receipt, write_receipt  # noqa: E402
-from roofs import copy_rate, mma_sync_rate, time_graph  # noqa: E402
-from sgl_kernel_ddtree import ensure_loaded  # noqa: E402
+import gqa_rivals as rivals
+from receipt import make_receipt, write_receipt
+from roofs import copy_rate, mma_sync_rate, time_graph
+from sgl_kernel_ddtree import ensure_loaded
 
 LENGTHS = [5700, 23000, 91000]
 NODES = [1, 8, 16, 32, 64]
@@ -227,7 +227,8 @@ def main() -> None:
             print(f"{name} skipped: {reason}")
 
     operators = ("gqa_tree_verify", "common", "bench_mma_peak")
-    sources = [p for op in operators for p in (HERE.parent / "csrc" / op).iterdir()] + list(HERE.glob("*.py"))
+    sources = [p for op in operators for p in (HERE.parent / "csrc" / op).iterdir()]
+    sources += [HERE / f"{name}.py" for name in (Path(__file__).stem, "gqa_rivals", "roofs", "triton_verify")]
     config = {**roofs, "page_size": args.page_size, "l2_bytes": args.l2_bytes, "left_out": left_out}
     receipt = make_receipt("bench_gqa_tree_verify", results, config=config, sources=sources)
     card = receipt["host"]["gpu"].replace(" ", "-")

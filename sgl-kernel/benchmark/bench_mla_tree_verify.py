@@ -28,10 +28,10 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "python"), str(HERE.parent.parent / "benchmark")]
 
-import rivals  # noqa: E402
-from receipt import make_receipt, write_receipt  # noqa: E402
-from roofs import copy_rate, mma_sync_rate, time_graph  # noqa: E402
-from sgl_kernel_ddtree import ensure_loaded  # noqa: E402
+import rivals
+from receipt import make_receipt, write_receipt
+from roofs import copy_rate, mma_sync_rate, time_graph
+from sgl_kernel_ddtree import ensure_loaded
 
 LENGTHS = [1024, 5700, 23000, 91000, 131072]
 NODES = [1, 8, 16, 32, 64]
@@ -212,7 +212,9 @@ def main() -> None:
         for reason in sorted(reasons):
             print(f"{name} skipped: {reason}")
 
-    sources = [p for p in (HERE.parent / "csrc").rglob("*") if p.is_file()] + list(HERE.glob("*.py"))
+    operators = ("mla_tree_verify", "common", "bench_mma_peak")
+    sources = [p for op in operators for p in (HERE.parent / "csrc" / op).iterdir()]
+    sources += [HERE / f"{name}.py" for name in (Path(__file__).stem, "rivals", "roofs", "triton_verify")]
     config = {**roofs, "page_size": args.page_size, "l2_bytes": args.l2_bytes, "left_out": left_out}
     receipt = make_receipt("bench_mla_tree_verify", results, config=config, sources=sources)
     card = receipt["host"]["gpu"].replace(" ", "-")

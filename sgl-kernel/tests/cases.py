@@ -182,7 +182,7 @@ def build(spec: Spec, device: torch.device | str, workspace: torch.Tensor | None
     lse = torch.full((rows + 2, spec.heads), GUARD, dtype=torch.float32, device=device)
     guards = [out[0], out[-1], lse[0], lse[-1]]
     if workspace is None and device.type == "cuda":
-        size = dict(max_batch=batch, max_num_nodes=spec.nodes, num_heads=spec.heads)
+        size = {"max_batch": batch, "max_num_nodes": spec.nodes, "num_heads": spec.heads}
         exact = mla_tree_verify_workspace(device, **size).numel()
         tail = torch.zeros(exact + 4096, dtype=torch.uint8, device=device)
         tail[exact:] = int(GUARD)

@@ -10,7 +10,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "benchmark"), str(HERE.parent.paren
 if importlib.util.find_spec("sgl_kernel_ddtree") is None:
     sys.path.insert(0, str(HERE.parent / "python"))
 
-import pytest  # noqa: E402
+import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,9 +42,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     from receipt import make_receipt, write_receipt
 
-    kernel_root = HERE.parent
-    sources = [p for p in (kernel_root / "csrc").rglob("*") if p.is_file()] + list(HERE.glob("*.py"))
+    modules = {item.path for item in session.items}
+    sources = [*_kernel_sources(modules), *modules, *HERE.glob("*cases.py"), Path(__file__)]
     numbers = sorted({key for record in _RECORDS for key in record} - {"test", "case"})
     worst = {key: max(record[key] for record in _RECORDS if key in record) for key in numbers}
     config = {"outcomes": _OUTCOMES, "worst": worst}
     write_receipt(Path(path), make_receipt(Path(path).stem, _RECORDS, config=config, sources=sources))
+
+
+def _kernel_sources(modules: set[Path]) -> list[Path]:
+    """What the operators are made of that the modules are named after; of all operators where one is named after none."""
+    folders = [path for path in (HERE.parent / "csrc").iterdir() if path.is_dir()]
+    tested = {op for op in folders for module in modules if op.name in module.stem}
+    if not all(any(op.name in module.stem for op in tested) for module in modules):
+        tested = set(folders)
+    return [source for op in {*tested, HERE.parent / "csrc" / "common"} for source in op.iterdir()]

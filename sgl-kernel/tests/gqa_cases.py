@@ -192,7 +192,7 @@ def build(spec: GqaSpec, device: torch.device | str, workspace: torch.Tensor | N
     lse = torch.full((rows + 2, spec.heads), GUARD, dtype=torch.float32, device=device)
     guards = [out[0], out[-1], lse[0], lse[-1]]
     if workspace is None and device.type == "cuda":
-        size = dict(max_num_nodes=spec.nodes, num_heads=spec.heads, num_kv_heads=spec.kv_heads, head_dim=spec.dim)
+        size = {"max_num_nodes": spec.nodes, "num_heads": spec.heads, "num_kv_heads": spec.kv_heads, "head_dim": spec.dim}
         exact = gqa_tree_verify_workspace(device, **size).numel()
         tail = torch.zeros(exact + 4096, dtype=torch.uint8, device=device)
         tail[exact:] = int(GUARD)

@@ -73,7 +73,7 @@ def grow_on_card(ids, logprobs, roots, prefix, nodes: int, *, spine: bool) -> di
 def heap_tree(logprobs: torch.Tensor, budget: int, *, spine: bool) -> list[tuple[int, int, int]]:
     """(parent, depth, rank) of each node, root first: pop the best, push its next sibling and its first child."""
     depth_limit, width = logprobs.shape
-    table = [[min(v, 0.0) if v == v else -math.inf for v in row] for row in logprobs.tolist()]
+    table = [[min(v, 0.0) if not math.isnan(v) else -math.inf for v in row] for row in logprobs.tolist()]
     nodes = [(-1, 0, -1)]
     scores = [torch.zeros((), dtype=torch.float32)]
     heap: list[tuple[float, int, int]] = []

@@ -8,7 +8,6 @@ graphs. Alone on the server both run the same kernels on the same shapes, so the
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-
 from functools import cache
 
 import httpx
