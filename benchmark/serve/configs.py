@@ -56,7 +56,7 @@ class ServeConfig:
             *("--cuda-graph-bs-decode", "1"),
             # The prefill's graphs take a minute to capture and no part in a decode step.
             "--disable-prefill-cuda-graph",
-            *(["--speculative-turn-ms", str(self.turn_ms)] if self.turn_ms else []),
+            *("--speculative-turn-ms", str(self.turn_ms)),
             *more,
         ]
 

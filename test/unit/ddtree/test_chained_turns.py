@@ -11,12 +11,13 @@ import torch
 from sglang.srt.arg_groups.fields.spec import Spec
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.mem_cache import allocation_sizing
-from sglang.srt.speculative.chained import dflash_worker, eligible, reserve
+from sglang.srt.speculative.chained import dflash_worker, eligible, reserve, turn_time
 from sglang.srt.speculative.chained.length import MEASURE_EVERY, MOST_STEPS, TurnLength
 from sglang.srt.speculative.chained.result import TurnResult, count_steps, lens_within_limits, settle_steps
 from sglang.srt.speculative.chained.self_test import compare_steps
 from sglang.srt.speculative.chained.state import TurnEnd, TurnLayout, TurnState
 from sglang.srt.speculative.chained.turn import Turns
+from sglang.srt.speculative.chained.turn_time import resolve_turn_ms
 from sglang.srt.speculative.chained.worker import ChainsTurns
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -125,7 +126,21 @@ def test_a_turn_is_as_long_as_its_time_allows(step_ms, steps):
 
 
 def test_the_flag_has_its_default():
-    assert Spec().speculative_turn_ms == 0.0
+    assert Spec().speculative_turn_ms is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "device", "expected"),
+    [
+        (None, "ddtree_sm120", "cuda", 3.0),
+        (None, "ddtree_sm120", "cpu", 0.0),
+        (None, "triton", "cuda", 0.0),
+        (0.0, "ddtree_sm120", "cuda", 0.0),
+        (1e9, "ddtree_sm120", "cpu", 1e9),
+    ],
+)
+def test_what_is_not_asked_for_goes_by_machine_and_backend(asked, backend, device, expected):
+    assert resolve_turn_ms(asked, backend, device) == expected
 
 
 @pytest.mark.parametrize("algorithm", ["DFLASH", "DDTREE"])
@@ -142,7 +157,10 @@ def test_a_turn_fits_in_what_is_reserved(monkeypatch, algorithm):
     kernel = SimpleNamespace(decode_attention_backend=None, attention_backend="ddtree_sm120")
     for module in (allocation_sizing, reserve):
         monkeypatch.setattr(module, "get_spec", lambda: spec)
-    monkeypatch.setattr(reserve, "get_exec", lambda: SimpleNamespace(kernel=kernel))
+    for module in (reserve, turn_time):
+        monkeypatch.setattr(module, "get_exec", lambda: SimpleNamespace(kernel=kernel))
+    monkeypatch.setattr(turn_time, "get_spec", lambda: spec)
+    monkeypatch.setattr(turn_time, "get_device", lambda: SimpleNamespace(device="cuda"))
     monkeypatch.setattr(allocation_sizing, "max_speculative_num_draft_tokens", lambda: nodes)
     monkeypatch.setattr(allocation_sizing, "get_alloc_page_size", lambda: 1)
     # The turn before committed all it could, and so do all steps of this one but the last.
@@ -153,8 +171,10 @@ def test_a_turn_fits_in_what_is_reserved(monkeypatch, algorithm):
     for field, value in (("attention_backend", "triton"), ("decode_attention_backend", "fa3")):
         monkeypatch.setattr(kernel, field, value)
         assert allocation_sizing.get_alloc_reserve_per_decode() == 2 * nodes
-    spec.speculative_turn_ms = 0.0
     kernel.decode_attention_backend = "ddtree_sm120"
+    spec.speculative_turn_ms = None
+    assert allocation_sizing.get_alloc_reserve_per_decode() >= needed
+    spec.speculative_turn_ms = 0.0
     assert allocation_sizing.get_alloc_reserve_per_decode() == 2 * nodes
 
 
@@ -241,8 +261,17 @@ def test_dflash_gets_the_worker_that_chains(monkeypatch):
 
     algorithm = SpeculativeAlgorithm.DFLASH
     monkeypatch.setattr(spec_info, "resolving_view", lambda arguments: arguments)
-    for turn_ms, expected in ((3.0, dflash_worker.ChainedDFlashWorker), (0.0, DFlashWorkerV2)):
-        assert algorithm.create_worker(SimpleNamespace(speculative_turn_ms=turn_ms)) is expected
+    chains = dflash_worker.ChainedDFlashWorker
+    for turn_ms, backend, expected in (
+        (3.0, "ddtree_sm120", chains),
+        (None, "ddtree_sm120", chains),
+        (None, "triton", DFlashWorkerV2),
+        (0.0, "ddtree_sm120", DFlashWorkerV2),
+    ):
+        arguments = SimpleNamespace(
+            speculative_turn_ms=turn_ms, decode_attention_backend=None, attention_backend=backend, device="cuda"
+        )
+        assert algorithm.create_worker(arguments) is expected
 
 
 class Worker(ChainsTurns):
@@ -295,8 +324,7 @@ def test_a_turn_starts_from_an_input_of_its_own(worker):
 
 
 def test_a_switch_that_is_not_on_takes_the_step_back(worker, monkeypatch):
-    spec = SimpleNamespace(speculative_turn_ms=3.0)
-    monkeypatch.setattr("sglang.srt.speculative.chained.worker.get_spec", lambda: spec)
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.turn_ms_in_force", lambda: 3.0)
     worker.model_runner.verify_switch = SimpleNamespace(mode=eligible.VerifyMode.VALIDATE)
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0
     assert worker.turns_state() == {"most": 1, "reason": "--ddtree-verify was switched to validate"}
@@ -320,11 +348,12 @@ def test_graphs_that_were_captured_anew_end_the_turns(worker, caplog):
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0
 
 
-@pytest.mark.parametrize(("turn_ms", "level"), [(3.0, "WARNING"), (0.0, "INFO")])
+@pytest.mark.parametrize(("turn_ms", "level"), [(3.0, "WARNING"), (0.0, "INFO"), (None, "INFO")])
 def test_a_server_that_cannot_chain_says_so(monkeypatch, caplog, worker, turn_ms, level):
     monkeypatch.setattr("sglang.srt.speculative.chained.worker.why_not", lambda worker: "LoRA")
     spec = SimpleNamespace(speculative_turn_ms=turn_ms)
     monkeypatch.setattr("sglang.srt.speculative.chained.worker.get_spec", lambda: spec)
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.turn_ms_in_force", lambda: turn_ms)
     worker._turns = None
     with caplog.at_level("INFO"):
         worker._prepare_turns()
@@ -351,8 +380,7 @@ def test_server_info_says_how_many_steps(worker):
 def test_a_server_whose_capture_fails_says_so(monkeypatch, caplog):
     worker = Worker()
     monkeypatch.setattr("sglang.srt.speculative.chained.worker.why_not", lambda worker: None)
-    spec = SimpleNamespace(speculative_turn_ms=3.0)
-    monkeypatch.setattr("sglang.srt.speculative.chained.worker.get_spec", lambda: spec)
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.turn_ms_in_force", lambda: 3.0)
 
     def fail(state):
         raise RuntimeError("operation not permitted when stream is capturing")

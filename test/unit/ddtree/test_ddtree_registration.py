@@ -33,7 +33,6 @@ def spec(monkeypatch):
         speculative_num_draft_tokens=BUDGET + 1,
         speculative_dflash_block_size=BLOCK,
         speculative_ddtree_budget=BUDGET,
-        speculative_turn_ms=0.0,
         enable_multi_layer_eagle=False,
     )
     for module in (
@@ -43,6 +42,7 @@ def spec(monkeypatch):
         "sglang.srt.speculative.ddtree.metrics",
     ):
         monkeypatch.setattr(f"{module}.get_spec", lambda: values)
+    monkeypatch.setattr("sglang.srt.speculative.chained.reserve.turn_ms_in_force", lambda: 0.0)
     monkeypatch.setattr(
         "sglang.srt.speculative.spec_info.get_spec_config", lambda: values
     )

@@ -42,11 +42,11 @@ def check_algorithm_flags(server_args: ServerArgs) -> None:
 
     algorithm = SpeculativeAlgorithm.from_string(server_args.speculative_algorithm)
     turn_ms = server_args.speculative_turn_ms
-    if not math.isfinite(turn_ms) or turn_ms < 0:
+    if turn_ms is not None and (not math.isfinite(turn_ms) or turn_ms < 0):
         raise LaunchError(
             f"--speculative-turn-ms must be a number of milliseconds, or 0 for one step a turn; got {turn_ms}."
         )
-    if turn_ms > 0 and algorithm not in (SpeculativeAlgorithm.DFLASH, SpeculativeAlgorithm.DDTREE):
+    if turn_ms and algorithm not in (SpeculativeAlgorithm.DFLASH, SpeculativeAlgorithm.DDTREE):
         raise LaunchError(
             "--speculative-turn-ms: only DFLASH and DDTREE run several steps a turn of the scheduler. "
             f"Leave it out with --speculative-algorithm {server_args.speculative_algorithm}."

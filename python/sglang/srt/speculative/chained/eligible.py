@@ -9,7 +9,8 @@ from sglang.kernels.ops.ddtree.tree_build import MAX_DEPTH
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import VerifyMode
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
-from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel, get_spec
+from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel
+from sglang.srt.speculative.chained.turn_time import turn_ms_in_force
 from sglang.srt.state_capturer.indexer_topk import get_global_indexer_capturer
 from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
@@ -26,7 +27,7 @@ def why_not(worker: DFlashWorkerV2) -> str | None:
     """
     target, draft = worker.model_runner, worker.draft_model_runner
     reasons = (
-        (get_spec().speculative_turn_ms <= 0, "--speculative-turn-ms is 0"),
+        (turn_ms_in_force() <= 0, "--speculative-turn-ms is 0"),
         (get_parallel().tp_size != 1, "several ranks"),
         (_attends_elsewhere(target), f"the target does not verify on {BACKEND_NAME}"),
         (_attends_elsewhere(draft), f"the draft does not attend on {BACKEND_NAME}"),

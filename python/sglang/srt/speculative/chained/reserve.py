@@ -7,6 +7,7 @@ from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.chained.length import MOST_STEPS
+from sglang.srt.speculative.chained.turn_time import turn_ms_in_force
 
 
 def reserve_of_turns() -> int:
@@ -21,7 +22,7 @@ def reserve_of_turns() -> int:
         "DFLASH": spec.speculative_num_draft_tokens,
         "DDTREE": spec.speculative_dflash_block_size,
     }.get(spec.speculative_algorithm)
-    if not block_size or spec.speculative_turn_ms <= 0 or _verifies_on() != BACKEND_NAME:
+    if not block_size or turn_ms_in_force() <= 0 or _verifies_on() != BACKEND_NAME:
         return 0
     return 2 * get_alloc_len_per_decode() + 2 * (MOST_STEPS - 1) * block_size
 

@@ -18,6 +18,7 @@ from sglang.srt.speculative.chained.self_test import compare_steps
 from sglang.srt.speculative.chained.state import TurnState
 from sglang.srt.speculative.chained.tree_parts import TreeParts
 from sglang.srt.speculative.chained.turn import EagerSteps, Steps, Turns
+from sglang.srt.speculative.chained.turn_time import turn_ms_in_force
 from sglang.srt.speculative.spec_utils import draft_tp_context
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ class ChainsTurns:
         The reason is logged and stays in ``/server_info``.
         """
         self._why_no_turns = why_not(self)
-        turn_ms = get_spec().speculative_turn_ms
+        turn_ms = turn_ms_in_force()
         if self._why_no_turns is not None:
-            level = logging.WARNING if turn_ms > 0 else logging.INFO
+            # Nobody asked for the default, so that it cannot be had is no warning.
+            level = logging.WARNING if get_spec().speculative_turn_ms else logging.INFO
             logger.log(level, "Speculative steps are not chained: %s.", self._why_no_turns)
             return
         self._before_turns()
@@ -70,7 +72,7 @@ class ChainsTurns:
                 turns.prepare(batch_size)
         except Exception as error:  # a server that serves step by step is better than none
             self._why_no_turns = f"their capture failed: {type(error).__name__}: {error}"
-            logger.exception("Speculative steps are not chained, although --speculative-turn-ms asks for it.")
+            logger.exception("Speculative steps are not chained, although they could be.")
             return
         finally:
             self._forget_reads()
@@ -130,7 +132,7 @@ class ChainsTurns:
         if not verifies_by_ours(self.model_runner):
             mode = self.model_runner.verify_switch.mode.value
             return {"most": 1, "reason": f"--ddtree-verify was switched to {mode}"}
-        return {"most": MOST_STEPS, "turn_ms": get_spec().speculative_turn_ms}
+        return {"most": MOST_STEPS, "turn_ms": turn_ms_in_force()}
 
     def _present_graph_runners(self) -> tuple[Any, Any]:
         return self.model_runner.decode_cuda_graph_runner, self.draft_model_runner.decode_cuda_graph_runner

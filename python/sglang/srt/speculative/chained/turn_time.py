@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--speculative-turn-ms`` as it is in force."""
+
+from __future__ import annotations
+
+from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
+from sglang.srt.runtime_context import get_device, get_exec, get_spec
+
+# Device time that hides the scheduler's own turn, about 1 ms on the hosts that were measured, and is short to wait for.
+DEFAULT_MS = 3.0
+
+
+def turn_ms_in_force() -> float:
+    """Milliseconds of the device that a turn's steps may take together; 0 for one step a turn."""
+    kernel = get_exec().kernel
+    backend = kernel.decode_attention_backend or kernel.attention_backend
+    return resolve_turn_ms(get_spec().speculative_turn_ms, backend, get_device().device)
+
+
+def resolve_turn_ms(asked: float | None, decode_backend: str, device: str) -> float:
+    """What was asked for, or else the default of where a launch costs more than the step: a GPU with our backend."""
+    if asked is not None:
+        return asked
+    return DEFAULT_MS if device == "cuda" and decode_backend == BACKEND_NAME else 0.0
