@@ -7,8 +7,10 @@ graphs. Alone on the server both run the same kernels on the same shapes, so the
 
 from __future__ import annotations
 
+import random
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import httpx
 import pytest
@@ -80,3 +82,40 @@ def test_batches_that_change_leave_no_slot_behind(server):
     now = load(server)
     assert now["num_used_tokens"] == 0
     assert now["max_total_num_tokens"] == MAX_TOTAL_TOKENS
+
+
+# What a batch may hold besides plain greedy requests; any of them gives the whole batch steps of its own.
+KINDS: list[dict[str, Any]] = [
+    {},
+    {},
+    {"sampling_params": {"temperature": 1.0, "top_p": 0.9}},
+    {"return_logprob": True},
+    {"sampling_params": {"frequency_penalty": 0.5}},
+    {"sampling_params": {"stop": ["no such text"]}},
+]
+
+
+def test_turns_and_single_steps_take_turns(server):
+    """Requests that chain and requests that do not, come and go at random; all is accounted for."""
+    flush(server)
+    draw = random.Random(7)
+
+    def answer(number: int) -> dict[str, Any]:
+        kind = KINDS[number % len(KINDS)]
+        sampling = {"temperature": 0, "max_new_tokens": lengths[number], "ignore_eos": True}
+        body = {"input_ids": list(texts()[number % PROMPTS]), **kind}
+        body["sampling_params"] = sampling | kind.get("sampling_params", {})
+        got = httpx.post(f"{server.url}/generate", json=body, timeout=REQUEST_SECONDS)
+        got.raise_for_status()
+        return got.json()
+
+    lengths = [draw.randint(1, 160) for _ in range(240)]
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(answer, range(len(lengths))))
+    assert [len(got["output_ids"]) for got in answers] == lengths
+    for got, length in zip(answers, lengths, strict=True):
+        steps = got["meta_info"]["spec_verify_ct"]
+        # The first token is the prefill's; a step emits at least one.
+        assert (length > 1) <= steps <= length - 1
+    flush(server)
+    assert load(server)["num_used_tokens"] == 0
