@@ -35,6 +35,7 @@ inline constexpr int kMaxBlocks = 256;
 // The running maximum follows the true one only when it is left behind by this much (in powers of two), so that the
 // accumulators are almost never rescaled; P then stays below 2^8, which bf16 and the fp32 sums hold without loss.
 inline constexpr float kMaxSlack = 8.f;
+inline constexpr int kExactSteps = 8;
 
 // Registers a thread: 128 at entry (launch bounds), moved from the load warps to the others. The block cannot have more than
 // it was launched with: a warp that asks for more waits forever.

@@ -88,7 +88,7 @@ struct ScoreWarp {
       if (first_node + kBlockKeys > 0) [[unlikely]]
         mask(v, first_node, piece.batch, piece.tile);
       int flags = left == 1 ? kActive | kLast : kActive;
-      if (raise_max(v, rows, to)) flags |= kRescale;
+      if (raise_max(v, rows, to, left > piece.count - kExactSteps ? 0.f : kMaxSlack)) flags |= kRescale;
       if (lane() == 0) to.flags[warp()] = flags;
       at.advance();
       if (left > 1) {
@@ -279,13 +279,13 @@ struct ScoreWarp {
 
   // Lets the maxima follow where they are left behind; true if so, and then the factors for the accumulators are written.
   // Rare after the first steps, so that the usual step has no shuffle in its way.
-  __device__ __forceinline__ bool raise_max(const float (&v)[kOwnRows][4], Rows& rows, Handover<RowTiles>& to) const {
+  __device__ __forceinline__ bool raise_max(const float (&v)[kOwnRows][4], Rows& rows, Handover<RowTiles>& to, float slack) const {
     float top[kOwnRows];
     bool left_behind = false;
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) {
       top[r] = fmaxf(fmaxf(v[r][0], v[r][1]), fmaxf(v[r][2], v[r][3])) * args.scale_log2;
-      left_behind |= top[r] > rows.max[r] + kMaxSlack;
+      left_behind |= top[r] > rows.max[r] + slack;
     }
     if (!__any_sync(~0u, left_behind)) [[likely]]
       return false;
@@ -294,7 +294,7 @@ struct ScoreWarp {
       top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
       top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
       float alpha = 1.f;
-      if (top[r] > rows.max[r] + kMaxSlack) {
+      if (top[r] > rows.max[r] + slack) {
         alpha = ptx::exp2_approx(rows.max[r] - top[r]);
         rows.max[r] = top[r];
       }
