@@ -234,7 +234,8 @@ def write_receipt_of(args: argparse.Namespace, results: list[report.Result]) -> 
         "server_args": args.server_args,
         "started_together": args.start_together,
     }
-    sources = [*Path(__file__).parent.glob("*.py"), *(REPO / "python" / "sglang").rglob("*.py")]
+    measuring = [path for path in Path(__file__).parent.glob("*.py") if path.stem != "plots"]
+    sources = [*measuring, *(REPO / "python" / "sglang").rglob("*.py")]
     receipt = make_receipt("bench_serve", results, config=config, sources=sources)
     stem = args.out / f"serve-{str(receipt['host']['gpu']).replace(' ', '-')}"
     write_receipt(stem.with_suffix(".json"), receipt)

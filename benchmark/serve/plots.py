@@ -43,7 +43,9 @@ def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
             beside = f", draft on {rows[0]['draft_backend']}" + _turns(rows[0])
             x, y = [r["context"] for r in rows], [r["median_ms"] for r in rows]
             style = "-" if rows[0]["draft_backend"] == _fastest_draft(mine, rows[0]["backend"]) else ":"
-            axis.plot(x, y, style, marker="o", color=colour, label=f"{label}{beside}")
+            # A filled dot for the turns of several steps: the same backend may have two lines.
+            fill = colour if rows[0].get("turn_ms") or rows[0]["backend"] != "ddtree_sm120" else "white"
+            axis.plot(x, y, style, marker="o", markerfacecolor=fill, color=colour, label=f"{label}{beside}")
             if style == "-":
                 for at, value in zip(x, y, strict=True):
                     axis.annotate(f"{value:.2f}", (at, value), xytext=(0, 6), textcoords="offset points", fontsize=8)
@@ -70,7 +72,9 @@ def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
 
 
 def _turns(row: Result) -> str:
-    return f", turns of {row['turn_ms']:g} ms" if row.get("turn_ms") else ""
+    if row["backend"] != "ddtree_sm120":
+        return ""
+    return f", turns of {row['turn_ms']:g} ms" if row.get("turn_ms") else ", one step a turn"
 
 
 def _failed(results: list[Result]) -> str:

@@ -44,6 +44,34 @@ def dflash_single(store: Store) -> str:
     return _listed([row["median_ms"] for row in _single(store, OURS)], 2)
 
 
+def _turns(store: Store, algorithm: str) -> str:
+    """Several steps a turn on ours: ms a step at each context, the shortest first."""
+    rows = [row for row in store[SERVE]["results"] if row["algorithm"] == algorithm and row["turn_ms"]]
+    return _listed([row["median_ms"] for row in sorted(rows, key=lambda row: row["context"])], 2)
+
+
+@figure("serve.dflash-turns")
+def dflash_turns(store: Store) -> str:
+    return _turns(store, "DFLASH")
+
+
+@figure("serve.ddtree-turns")
+def ddtree_turns(store: Store) -> str:
+    return _turns(store, "DDTREE")
+
+
+@figure("serve.dflash-faster")
+def dflash_faster(store: Store) -> str:
+    """Triton's step over ours with several steps a turn."""
+    ours = sorted(
+        (row for row in store[SERVE]["results"] if row["algorithm"] == "DFLASH" and row["turn_ms"]),
+        key=lambda row: row["context"],
+    )
+    ratios = [row["median_ms"] / own["median_ms"] for row, own in zip(_single(store, "triton"), ours, strict=True)]
+    *most, last = (f"{ratio:.0f}" for ratio in ratios)
+    return f"{', '.join(most)} and {last} times"
+
+
 @figure("serve.dflash-triton")
 def dflash_triton(store: Store) -> str:
     """DFLASH on SGLang's Triton backend."""

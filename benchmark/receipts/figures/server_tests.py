@@ -31,10 +31,42 @@ def soak(store: Store) -> str:
     return f"{found['steps_replayed']:,} steps, {found['steps_eager']} without a graph"
 
 
+def _agreement(store: Store, algorithm: str) -> str:
+    results = store["test_server_agreement-NVIDIA-H200"]["results"]
+    (found,) = (result["figures"] for result in results if result["test"].endswith(f"[{algorithm}]"))
+    return f"{found['share']:.2%} of {found['compared']:,} choices"
+
+
 @figure("server.agreement")
 def agreement(store: Store) -> str:
-    found = next(found for found in _figures(store, "agreement") if "share" in found)
-    return f"{found['share']:.2%} of {found['compared']:,} choices"
+    return _agreement(store, "DDTREE")
+
+
+@figure("server.agreement-dflash")
+def agreement_dflash(store: Store) -> str:
+    return _agreement(store, "DFLASH")
+
+
+@figure("server.error")
+def error(store: Store) -> str:
+    """Relative errors against attention in float64, over all rows of all steps."""
+    (found,) = _figures(store, "error")
+    sides = found["reference"]
+    ours, triton, least = (1e3 * sides[side]["error"] for side in ("ours", "delegate", "rounded"))
+    return (
+        f"{found['steps']:,} steps, {sides['rows']:,} rows: ours {ours:.3f}e-3, Triton's {triton:.3f}e-3, "
+        f"of rounding to bf16 alone {least:.3f}e-3"
+    )
+
+
+@figure("server.sync")
+def sync(store: Store) -> str:
+    return _passed(store, "step_sync")
+
+
+@figure("server.turns")
+def turns(store: Store) -> str:
+    return _passed(store, "turns")
 
 
 @figure("server.agreement-gap")

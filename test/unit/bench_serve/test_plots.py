@@ -40,7 +40,7 @@ def test_failed_servers_have_no_panel_and_are_named(drawn):
     (panel,) = figure.axes
     assert panel.get_title() == "DFLASH, block 8"
     assert [line.get_text().rpartition(", ")[2] for line in panel.get_legend().get_texts()] == [
-        "draft on ddtree_sm120",
+        "one step a turn",
         "turns of 3 ms",
     ]
     assert figure.get_supxlabel().startswith("failed, no times: DDTREE")
