@@ -68,7 +68,12 @@ def plot(receipt: dict[str, Any], path: Path) -> None:
         plt.Line2D([], [], marker=MARKERS.get(n, "o"), color="tab:blue", linestyle="", label=f"ours, context {n:,}")
         for n in lengths
     ]
-    handles += [plt.Line2D([], [], marker="x", color=c, linestyle="", label=label) for label, c in RIVALS.values()]
+    drawn = {name for r in receipt["results"] for name, timed in r["kernels"].items() if "median_us" in timed}
+    handles += [
+        plt.Line2D([], [], marker="x", color=colour, linestyle="", label=label)
+        for name, (label, colour) in RIVALS.items()
+        if name in drawn
+    ]
     figure.legend(handles=handles, loc="lower center", ncol=4, fontsize=8)
     figure.suptitle(
         f"mla_tree_verify on {receipt['host']['gpu']}: copy {config['copy_bytes_per_s'] / 1e12:.2f} TB/s, "
