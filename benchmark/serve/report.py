@@ -27,7 +27,8 @@ def server_name(result: Result) -> str:
 def step_table(results: list[Result]) -> str:
     """A Markdown table: servers down, context lengths across.
 
-    A cell has milliseconds streamed / answered whole, and how many times faster than `triton` the streamed figure is.
+    A cell has milliseconds streamed / answered whole, and how many times faster than `triton` the streamed figure is. A
+    server that failed says why once, in short.
     """
     contexts = sorted({r["context"] for r in results})
     lines = [
@@ -36,7 +37,7 @@ def step_table(results: list[Result]) -> str:
     ]
     for name in dict.fromkeys(map(server_name, results)):
         rows = {r["context"]: r for r in results if server_name(r) == name}
-        cells = [_cell(rows.get(c), results) for c in contexts]
+        cells = _cells([rows.get(c) for c in contexts], results)
         done = [r for r in rows.values() if "median_ms" in r]
         accept = ", ".join(f"{r['accept_length']:.2f}" for r in done)
         rate = ", ".join(f"{r['tokens_per_second']:.0f}" for r in done)
@@ -44,11 +45,28 @@ def step_table(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
-def _cell(result: Result | None, results: list[Result]) -> str:
-    if result is None:
-        return "not run"
-    if "error" in result:
-        return f"failed: {result['error'].splitlines()[0][:60]}"
+def _cells(row: list[Result | None], results: list[Result]) -> list[str]:
+    cells, said = [], None
+    for result in row:
+        if result is None:
+            cells.append("not run")
+        elif "error" not in result:
+            cells.append(_cell(result, results))
+        elif result["error"] == said:
+            cells.append("failed likewise")
+        else:
+            said = result["error"]
+            cells.append(f"failed: {_short(said)}")
+    return cells
+
+
+def _short(error: str) -> str:
+    """The first line, at most 60 characters of it, as a cell of a table can hold it."""
+    first = error.strip().partition("\n")[0]
+    return (first if len(first) <= 60 else f"{first[:59].rstrip()}…").replace("|", "\\|")
+
+
+def _cell(result: Result, results: list[Result]) -> str:
     text = f"{result['median_ms']:.2f}"
     if "whole_median_ms" in result:
         text += f" / {result['whole_median_ms']:.2f}"

@@ -31,8 +31,21 @@ def test_a_failed_server_has_a_row():
     failed = result("triton", 5700, 1.0)
     del failed["median_ms"]
     table = step_table([failed | {"error": "ServerDied: exit status 1"}, result("ddtree_sm120", 5700, 1.25)])
-    assert "failed: ServerDied: exit status 1" in table
+    assert "failed: ServerDied: exit status 1 |" in table
     assert "1.25 |" in table
+
+
+def test_a_failed_server_says_why_once():
+    why = "ServerDied: ImportError: cannot import name 'x' | y from 'a.long.module' (unknown location)\nmore"
+    failed = [result("triton", context, 1.0) for context in (5700, 23000, 90000)]
+    for row, error in zip(failed, (why, why, "TimeoutError"), strict=True):
+        del row["median_ms"]
+        row["error"] = error
+    row = step_table(failed).splitlines()[2]
+    assert " | failed: ServerDied: ImportError: cannot import name 'x' \\| y from 'a…" in row
+    assert "… | failed likewise | failed: TimeoutError |" in row
+    assert "unknown location" not in row and "more" not in row
+    assert row.replace("\\|", "").count("|") == 7
 
 
 def test_a_profile_has_a_row_a_kind():
