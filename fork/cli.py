@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("--dry-run", action="store_true", help="only let pip resolve what it needs")
     install.set_defaults(run=_install)
 
-    check = commands.add_parser("check", help="apply every patch in memory and print a table")
+    check = commands.add_parser("check", help="apply every patch in memory, look for its test, print a table")
     check.add_argument("--upstream", metavar="VERSION", help="against this release (default: the pinned one)")
     check.set_defaults(run=_check)
 
@@ -135,7 +135,7 @@ def _install(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from fork import apply, halves, patches, upstream
+    from fork import apply, halves, named, patches, upstream
 
     config = configuration.load()
     source = upstream.fetch(config, arguments.upstream)
@@ -149,12 +149,15 @@ def _check(arguments: argparse.Namespace) -> int:
         print(f"{outcome.patch.name:{width}}  {outcome.edits:5}  {len(outcome.files):5}  {state}{skipped}")
     for error in tree.errors:
         print(f"\n{error}")
+    unnamed = list(named.problems(config.root, series))
+    for problem in unnamed:
+        print(f"\n{problem}")
     added = apply.read_added(config, source)
     print(
         f"\n{len(series) - len(tree.errors)} of {len(series)} patches apply, "
         f"{len(tree.edited)} files edited, {len(added)} added"
     )
-    return 1 if tree.errors else 0
+    return 1 if tree.errors or unnamed else 0
 
 
 def _matrix(arguments: argparse.Namespace) -> int:

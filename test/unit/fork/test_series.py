@@ -128,11 +128,3 @@ def test_this_series_applies_and_is_idempotent(config, pinned, tree):
     assert again.edited == {}
     for file, content in tree.edited.items():
         ast.parse(content, filename=file)
-
-
-def test_each_patch_names_a_test_that_exists(config):
-    for patch in patches.load_series(config.patches):
-        path, _, name = patch.needs.partition("::")
-        assert (config.root / path).is_file(), f"{patch.name} needs {path}, which does not exist"
-        function = name.split("[")[0].rpartition("::")[2]
-        assert f"def {function}(" in (config.root / path).read_text(), f"{patch.name}: {path} has no {function}"
