@@ -173,11 +173,11 @@ def _matrix(arguments: argparse.Namespace) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from fork import apply, diff, patches, upstream
+    from fork import apply, diff, halves, patches, upstream
 
     config = configuration.load()
     source = upstream.fetch(config, arguments.upstream)
-    tree = apply.apply_series(source, patches.load_series(config.patches), source.version)
+    tree = halves.apply_series_in_halves(source, patches.load_series(config.patches), source.version)
     tree.added = apply.read_added(config, source)
     if arguments.stat:
         lines = diff.stat(source, tree, added=arguments.added)

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import libcst
 import pytest
 
-from fork import cli, patches
+from fork import cli, halves, patches
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -59,22 +60,38 @@ def test_check_of_an_unknown_release():
     assert done.stderr == "fork: upstream.toml has no hashes of sglang 0.1; add what `python -m fork pin 0.1` prints\n"
 
 
-def test_diff_is_a_unified_diff_that_patch_would_take(tree, pinned):
-    done = fork("diff")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+@pytest.fixture
+def applied(tree, config, monkeypatch):
+    """`fork diff` in this process finds the series applied, as the other tests have it. Where the pipe is closed it
+    applies it itself."""
+
+    def apply(source, series, version):
+        assert (source.version, version) == (config.version, config.version)
+        assert [patch.name for patch in series] == [outcome.patch.name for outcome in tree.outcomes]
+        return replace(tree, added={})
+
+    monkeypatch.setattr(halves, "apply_series_in_halves", apply)
+
+
+def test_diff_is_a_unified_diff_that_patch_would_take(tree, applied, capsys):
+    status = cli.main(["diff"])
+    said = capsys.readouterr()
+    assert (status, said.err) == (0, "")
+    lines = said.out.splitlines()
     assert [line[10:] for line in lines if line.startswith("+++ fork/")] == [
         f"{file}"[1:] for file in sorted(tree.edited)
     ]
-    assert "\033" not in done.stdout
+    assert "\033" not in said.out
     added = [line for line in lines if line.startswith("+") and not line.startswith("+++")]
     assert '+    "ddtree_sm120",' in added or "+    'ddtree_sm120'," in added
 
 
-def test_diff_stat():
-    done = fork("diff", "--stat", "--added")
-    assert done.returncode == 0, done.stderr
-    *rows, total = done.stdout.splitlines()
+def test_diff_stat(tree, applied, capsys):
+    status = cli.main(["diff", "--stat", "--added"])
+    said = capsys.readouterr()
+    assert (status, said.err) == (0, "")
+    *rows, total = said.out.splitlines()
+    assert len(rows) == len(tree.edited) + len(tree.added)
     plus = sum(int(row.split("+")[0]) for row in rows)
     assert int(total.split("+")[0]) == plus
     assert total.endswith(f"in {len(rows)} files")
