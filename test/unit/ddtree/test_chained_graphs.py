@@ -8,6 +8,7 @@ arguments, results written to where the first ones lay. What a step got from Pyt
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -60,11 +61,25 @@ def written(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     return (1000 * positions + tokens).float()
 
 
+class Timer:
+    """Stands for the timer of SGLang's metrics of the device's time."""
+
+    def __init__(self, target: Runner) -> None:
+        self._target, self.categories = target, []
+
+    @contextmanager
+    def wrap(self, metadata):
+        before = self._target.replays
+        yield
+        assert self._target.replays == before + 1
+        self.categories.append(metadata["category"])
+
+
 class Runner:
     """A model runner whose graph reads static buffers only."""
 
     def __init__(self, forward) -> None:
-        self._forward, self.backend, self.read_done = forward, self, 0
+        self._forward, self.backend, self.read_done, self.replays = forward, self, 0, 0
         self._ids, self._positions, self._slots = (torch.zeros(MAX_BATCH * 64, dtype=torch.int64) for _ in range(3))
 
     def load_batch(self, batch) -> None:
@@ -79,6 +94,7 @@ class Runner:
 
     def replay(self, key, batch):
         assert batch is None and key == self._replay_graph_key
+        self.replays += 1
         return self._forward(*(b[: self.raw_num_token] for b in (self._ids, self._positions, self._slots)))
 
     def _publish_read_done(self, *, in_graph: bool) -> None:
@@ -129,6 +145,7 @@ def steps_of(worker, monkeypatch):
     worker.draft_pool = draft_pool
     draft_runner, target_runner = Runner(draft), Runner(verify)
     worker.target_graph = target_runner
+    worker.target = SimpleNamespace(decode_cuda_graph_runner=target_runner, device_timer=None)
 
     def make(size: int) -> tuple[TurnState, GraphedSteps]:
         state = TurnState.allocate(TurnLayout(BLOCK, MOST_STEPS), MAX_BATCH, "cpu").views(size)
@@ -137,7 +154,7 @@ def steps_of(worker, monkeypatch):
                 state,
                 TreeParts(worker, worker._chain_check),
                 SimpleNamespace(decode_cuda_graph_runner=draft_runner),
-                SimpleNamespace(decode_cuda_graph_runner=target_runner),
+                worker.target,
                 torch.no_grad,
                 list,
             )
@@ -194,3 +211,13 @@ def test_replayed_steps_follow_the_target(worker, steps_of, size):
         assert int(lens[i]) == first[i] + len(said[i]) - 1
     counts = worker._chain_check.counts()
     assert counts["violations"] == 0
+
+
+def test_the_time_of_the_target_is_taken_as_in_a_step_of_its_own(worker, steps_of):
+    """Or SGLang's metrics would see a device that does nothing."""
+    state, steps = steps_of(1)
+    worker.target.device_timer = timer = Timer(worker.target_graph)
+    with torch.no_grad():
+        state.begin(torch.tensor([5]), torch.tensor([3]), torch.tensor([0]))
+        steps.run(3)
+    assert timer.categories == ["target_verify"] * 3

@@ -13,7 +13,15 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.mem_cache import allocation_sizing
 from sglang.srt.speculative.chained import dflash_worker, eligible, reserve, turn_time
 from sglang.srt.speculative.chained.length import MEASURE_EVERY, MOST_STEPS, TurnLength
-from sglang.srt.speculative.chained.result import TurnResult, count_steps, lens_within_limits, settle_steps
+from sglang.srt.speculative.chained.result import (
+    TurnResult,
+    count_nodes,
+    count_steps,
+    depths_of,
+    lens_within_limits,
+    settle_steps,
+    steps_that_count,
+)
 from sglang.srt.speculative.chained.self_test import compare_steps
 from sglang.srt.speculative.chained.state import TurnEnd, TurnLayout, TurnState
 from sglang.srt.speculative.chained.turn import Turns
@@ -51,6 +59,10 @@ class Request:
         self.output_ids: list[int] = []
         self.spec_num_cap_tokens = 0
         self.histogram: list[int] = []
+        self.is_retracted = self.ended = False
+
+    def finished(self) -> bool:
+        return self.ended
 
     def update_spec_correct_drafts_histogram(self, depth: int) -> None:
         self.histogram.append(depth)
@@ -178,13 +190,15 @@ def test_a_turn_fits_in_what_is_reserved(monkeypatch, algorithm):
     assert allocation_sizing.get_alloc_reserve_per_decode() == 2 * nodes
 
 
-def result_of(depths: list[int]) -> TurnResult:
-    layout = TurnLayout(BLOCK, MOST_STEPS)
-    rows = torch.zeros(1, layout.width, dtype=torch.int64)
-    rows[0, layout.lens][: len(depths)] = torch.tensor(depths) + 1
-    rows[0, layout.nodes] = 33 * len(depths)
-    rows[0, layout.total] = sum(depths) + len(depths)
-    return TurnResult.of(layout, TurnEnd(rows, rows[:, 0], rows[:, 0]), len(depths))
+def result_of(*requests: list[int]) -> TurnResult:
+    """A turn of trees of 33 nodes, from the accepted drafts of each request's steps."""
+    layout, depths = TurnLayout(BLOCK, MOST_STEPS), torch.tensor(requests)
+    steps = depths.shape[1]
+    rows = torch.zeros(len(requests), layout.width, dtype=torch.int64)
+    rows[:, layout.lens][:, :steps] = depths + 1
+    rows[:, layout.nodes] = 33 * steps
+    rows[:, layout.total] = depths.sum(1) + steps
+    return TurnResult.of(layout, TurnEnd(rows, rows[:, 0], rows[:, 0]), steps)
 
 
 def test_steps_are_counted_each_by_itself():
@@ -193,10 +207,14 @@ def test_steps_are_counted_each_by_itself():
     assert count_steps(result, request, 0) == [2, 0, 4]
     assert request.histogram == [2, 0]  # the caller enters the last
     assert request.spec_num_cap_tokens == 99
+    count_nodes(result)
+    assert result.num_cap_tokens == 99
     chain, request = result_of([2, 0, 4]), Request()
     chain.has_trees = False
     lens_within_limits(chain, [request])
     assert count_steps(chain, request, 0) == [2, 0, 4] and request.spec_num_cap_tokens == 0
+    count_nodes(chain)
+    assert chain.num_cap_tokens == 0
 
 
 LIMITS = [(3, 3, 1), (4, 4, 2), (5, 9, 3), (9, 9, 3), (99, 9, 3), (1, 3, 1)]
@@ -224,6 +242,7 @@ def test_steps_behind_the_end_do_not_count(finished_len, left):
     assert request.spec_verify_ct == 5 - len(gone)
     assert request.spec_num_correct_drafts == 12 - sum(gone)
     assert sum(request.spec_correct_drafts_histogram) == 5 - len(gone)
+    assert request.spec_correct_drafts_histogram[-1] > 0  # as if the steps had not been
     assert request.spec_num_cap_tokens == 33 * (5 - len(gone))
 
 
@@ -233,26 +252,66 @@ def test_a_step_of_its_own_counts_as_ever():
     assert not request.histogram
 
 
-def test_the_scheduler_counts_every_step(monkeypatch):
+@pytest.fixture
+def resolved():
+    """The scheduler's way from a result to each request's tokens."""
     from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
 
-    request = Request()
-    request.is_retracted, request.grammar, request.finished = False, None, lambda: False
-    request.kv = SimpleNamespace(kv_committed_len=100)
-    request.spec_verify_ct = request.spec_num_correct_drafts = 0
     processor = SimpleNamespace(
         metrics_reporter=SimpleNamespace(snapshot_spec_decode_metrics=lambda *_: None),
         model_worker=SimpleNamespace(on_verify_complete_cpu=lambda *_, **__: None),
         advance_grammar_fsm=lambda *_: None,
     )
-    result = result_of([2, 0, 4])
-    resolve = SchedulerBatchResultProcessor._resolve_spec_v2_tokens
-    (tokens,) = resolve(processor, result, SimpleNamespace(reqs=[request]))
+
+    def resolve(result: GenerationBatchResult, requests: list[Request]) -> list[list[int]]:
+        for request in requests:
+            request.grammar = None
+            request.kv = SimpleNamespace(kv_committed_len=100)
+            request.spec_verify_ct = request.spec_num_correct_drafts = 0
+        batch = SimpleNamespace(reqs=requests)
+        return SchedulerBatchResultProcessor._resolve_spec_v2_tokens(processor, result, batch)
+
+    return resolve
+
+
+def test_the_scheduler_counts_every_step(resolved):
+    request, result = Request(), result_of([2, 0, 4])
+    (tokens,) = resolved(result, [request])
     assert len(tokens) == 9
     assert request.kv.kv_committed_len == 109
     assert (request.spec_verify_ct, request.spec_num_correct_drafts) == (3, 6)
     assert request.histogram == [2, 0, 4]
+    assert request.spec_num_cap_tokens == 99
     assert result.get_num_generated_tokens(1) == 9
+
+
+def test_what_a_server_counts_has_no_steps_that_nobody_takes(resolved):
+    """Or its accept length would fall with every request that ends; of one that is gone SGLang counts one step."""
+    ends, gone, retracted = Request(max_new_tokens=3), Request(), Request()
+    gone.ended = retracted.is_retracted = True
+    result = result_of([1, 0, 4], [3, 2, 2], [0, 4, 4], [4, 4, 4])
+    resolved(result, [ends, gone, retracted, Request()])
+    kept = [1, 0, 3, 0, 4, 4, 4]
+    assert depths_of(result) == kept
+    assert steps_that_count(result, 4) == len(kept)
+    assert result.num_correct_drafts == sum(kept)
+    assert result.get_num_generated_tokens(4) == sum(kept) + len(kept)
+    assert result.num_cap_tokens == 33 * len(kept)
+
+
+def test_a_server_counts_one_step_of_a_result_that_is_one(resolved):
+    result = GenerationBatchResult(
+        next_token_ids=torch.zeros(2 * BLOCK, dtype=torch.int64),
+        accept_lens=torch.tensor([2, 5]),
+        cap_lens=torch.tensor([7, 9]),
+        speculative_output_stride=BLOCK,
+    )
+    gone = Request()
+    gone.ended = True
+    resolved(result, [gone, gone])
+    assert depths_of(result) == [1, 4] and steps_that_count(result, 2) == 2
+    assert result.num_correct_drafts == 5 and result.get_num_generated_tokens(2) == 7
+    assert result.num_cap_tokens == 16
 
 
 def test_dflash_gets_the_worker_that_chains(monkeypatch):
@@ -348,17 +407,22 @@ def test_graphs_that_were_captured_anew_end_the_turns(worker, caplog):
     assert worker._steps_of_turn(decode_batch(1, 10)) == 0
 
 
-@pytest.mark.parametrize(("turn_ms", "level"), [(3.0, "WARNING"), (0.0, "INFO"), (None, "INFO")])
-def test_a_server_that_cannot_chain_says_so(monkeypatch, caplog, worker, turn_ms, level):
+@pytest.mark.parametrize(
+    ("turn_ms", "in_force", "level"), [(3.0, 3.0, "WARNING"), (0.0, 0.0, "INFO"), (None, 3.0, "INFO")]
+)
+def test_a_server_that_cannot_chain_says_so(monkeypatch, caplog, worker, turn_ms, in_force, level):
     monkeypatch.setattr("sglang.srt.speculative.chained.worker.why_not", lambda worker: "LoRA")
     spec = SimpleNamespace(speculative_turn_ms=turn_ms)
     monkeypatch.setattr("sglang.srt.speculative.chained.worker.get_spec", lambda: spec)
-    monkeypatch.setattr("sglang.srt.speculative.chained.worker.turn_ms_in_force", lambda: turn_ms)
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.turn_ms_in_force", lambda: in_force)
+    given_up = []
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.stay_at_one_step", lambda: given_up.append(True))
     worker._turns = None
     with caplog.at_level("INFO"):
         worker._prepare_turns()
     (record,) = caplog.records
     assert record.levelname == level and "not chained: LoRA" in record.getMessage()
+    assert given_up == [True] * (in_force > 0)  # nor are slots kept for it
     assert worker.turns_state() == {"most": 1, "reason": "LoRA"}
 
 
@@ -388,8 +452,10 @@ def test_a_server_whose_capture_fails_says_so(monkeypatch, caplog):
     worker._turns, worker.device, worker._eager_steps = None, "cpu", fail
     worker._buffers = SimpleNamespace(batch_size=4)
     worker.widths = SimpleNamespace(block_size=BLOCK)
+    given_up = []
+    monkeypatch.setattr("sglang.srt.speculative.chained.worker.stay_at_one_step", lambda: given_up.append(True))
     worker._prepare_turns()
-    assert worker._turns is None
+    assert worker._turns is None and given_up == [True]
     reason = "their capture failed: RuntimeError: operation not permitted when stream is capturing"
     assert worker.turns_state() == {"most": 1, "reason": reason}
     assert "not chained" in caplog.text

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sglang.kernels.ops.ddtree.tree_build import MAX_DEPTH
+from sglang.srt.debug_utils.dumper import dumper
+from sglang.srt.environ import envs
 from sglang.srt.layers.attention.ddtree_sm120.verify_mode.mode import VerifyMode
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
@@ -46,6 +48,9 @@ def why_not(worker: DFlashWorkerV2) -> str | None:
         ),
         (get_exec().moe.expert_distribution_recorder_mode is not None, "the distribution of experts is recorded"),
         (target.canary_manager is not None, "the KV canary"),
+        (_prepares_each_forward(target), "a model that prepares each forward on the host"),
+        (envs.SGLANG_SIMULATE_ACC_LEN.get() > 0, "SGLANG_SIMULATE_ACC_LEN"),
+        (target.msprobe_debugger is not None or dumper.may_enable, "a debugger that counts forwards"),
         (get_exec().overlap.enable_two_batch_overlap, "--enable-two-batch-overlap"),
         (get_disagg().disaggregation_mode != "null", "--disaggregation-mode"),
     )
@@ -62,6 +67,11 @@ def verifies_by_ours(target: ModelRunner) -> bool:
 
 def _attends_elsewhere(runner: ModelRunner) -> bool:
     return runner.decode_attention_backend_str != BACKEND_NAME
+
+
+def _prepares_each_forward(target: ModelRunner) -> bool:
+    tables = target.ngram_embedding_manager
+    return tables.enabled or tables.engram_hasher is not None or hasattr(target.model, "prepare_for_forward")
 
 
 def _lacks_graphs(worker: DFlashWorkerV2) -> bool:

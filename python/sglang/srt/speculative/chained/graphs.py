@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.utils.device_timer import device_timer_ctx
 
 if TYPE_CHECKING:
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 # Kernels are compiled and workspaces made before a capture.
 WARM_UPS = 2
+
+# As SGLang names a verify in the metrics of the device's time.
+TIMED_AS = ForwardMode.TARGET_VERIFY.name.lower()
 
 
 class GraphedSteps:
@@ -47,6 +52,7 @@ class GraphedSteps:
     ) -> None:
         self._state, self._parts, self._draft_context = state, parts, draft_context
         self._draft, self._target = draft.decode_cuda_graph_runner, target.decode_cuda_graph_runner
+        self._target_model = target
         # What a captured kernel reads or writes must not be freed.
         self._alive: list[Any] = []
         for _ in range(WARM_UPS):
@@ -103,11 +109,13 @@ class GraphedSteps:
         for left in range(count, 0, -1):
             self._opening.replay()
             self._replay_draft()
-            self._middle.replay()
-            if left == 1:
-                # From here on nothing of the scheduler's is read.
-                self._target._publish_read_done(in_graph=False)
-            self._replay_target()
+            # The scheduler sets the timer once all is set up.
+            with device_timer_ctx(self._target_model.device_timer, TIMED_AS):
+                self._middle.replay()
+                if left == 1:
+                    # From here on nothing of the scheduler's is read.
+                    self._target._publish_read_done(in_graph=False)
+                self._replay_target()
             self._closing.replay()
 
 

@@ -30,7 +30,8 @@ class TurnResult(GenerationBatchResult):
         rows: int64 [bs, width], on the device and then on the host.
         bonus: int64 [bs], the last token of each request; on the device.
         has_trees: whether the nodes are counted.
-        kept_depths: of each request, those of ``depths`` that it takes; filled on the host.
+        kept_depths: of each request, those of ``depths`` that count; filled on the host by
+            :func:`lens_within_limits`.
     """
 
     layout: TurnLayout | None = None
@@ -65,6 +66,10 @@ class TurnResult(GenerationBatchResult):
         self.accept_lens = self.rows[:, self.layout.total]
         self.copy_done.record()
 
+    def get_num_generated_tokens(self, batch_size: int) -> int:
+        """Of the steps that count."""
+        return sum(sum(kept) + len(kept) for kept in self.kept_depths)
+
     def depths(self) -> list[list[int]]:
         """Accepted drafts of each request at each step; on the host."""
         lens = self.rows[:, self.layout.lens][:, : self.num_steps]
@@ -76,25 +81,50 @@ class TurnResult(GenerationBatchResult):
 
 
 def depths_of(result: GenerationBatchResult) -> list[int]:
-    """Accepted drafts of every request at every step that a result stands for."""
+    """Accepted drafts of every request at every step of a result that counts."""
     if isinstance(result, TurnResult):
-        return [depth for depths in result.depths() for depth in depths]
+        return [depth for depths in result.kept_depths for depth in depths]
     return result.num_correct_drafts_per_req_cpu
 
 
 def lens_within_limits(result: GenerationBatchResult, reqs: list[Req]) -> list[int]:
     """Tokens that each request takes of a result; of a turn, no step behind the one that reaches the request's limit.
 
-    So a request ends for the reason, and with the tokens, that it would with steps one by one.
+    So a request ends for the reason, and with the tokens, that it would with steps one by one. Of a request that has
+    ended or was retracted meanwhile one step counts, as SGLang counts the one that its end came too late for.
     """
     lens = result.accept_lens.tolist()
     if not isinstance(result, TurnResult):
         return lens
     for i, (req, depths) in enumerate(zip(reqs, result.depths(), strict=True)):
-        kept = depths[: _steps_reaching(req.sampling_params.max_new_tokens - len(req.output_ids), depths)]
+        gone = req.finished() or req.is_retracted
+        left = 1 if gone else req.sampling_params.max_new_tokens - len(req.output_ids)
+        kept = depths[: _steps_reaching(left, depths)]
         lens[i] = sum(kept) + len(kept)
         result.kept_depths.append(kept)
     return lens
+
+
+def correct_drafts(result: GenerationBatchResult, lens: list[int]) -> list[int]:
+    """Accepted drafts of each request, of the steps that count; ``lens`` are its tokens."""
+    if isinstance(result, TurnResult):
+        return [sum(kept) for kept in result.kept_depths]
+    return [length - result.num_non_draft_tokens_per_req for length in lens]
+
+
+def steps_that_count(result: GenerationBatchResult, batch_size: int) -> int:
+    """Steps of all requests, as the accept length has them below its fraction."""
+    return sum(map(len, result.kept_depths)) if isinstance(result, TurnResult) else batch_size
+
+
+def count_nodes(result: GenerationBatchResult) -> None:
+    """Enter the nodes of the steps that count into the result's sum, which SGLang has made of one step's."""
+    if isinstance(result, TurnResult) and result.has_trees:
+        result.num_cap_tokens = sum(_nodes_kept(result, i) for i in range(len(result.kept_depths)))
+
+
+def _nodes_kept(result: TurnResult, index: int) -> int:
+    return result.nodes()[index] * len(result.kept_depths[index]) // result.num_steps
 
 
 def count_steps(result: GenerationBatchResult, req: Req, index: int) -> list[int]:
@@ -103,9 +133,7 @@ def count_steps(result: GenerationBatchResult, req: Req, index: int) -> list[int
         return [result.num_correct_drafts_per_req_cpu[index]]
     depths = result.kept_depths[index]
     if result.has_trees:
-        nodes = result.nodes()[index] * len(depths) // result.num_steps
-        result.num_cap_tokens += nodes
-        req.spec_num_cap_tokens += nodes
+        req.spec_num_cap_tokens += _nodes_kept(result, index)
     for depth in depths[:-1]:
         req.update_spec_correct_drafts_histogram(depth)
     return depths
@@ -128,6 +156,9 @@ def settle_steps(result: GenerationBatchResult, req: Req, index: int) -> None:
         req.spec_verify_ct -= 1
         req.spec_num_correct_drafts -= depth
         req.spec_correct_drafts_histogram[depth] -= 1
+    # It is as long as its deepest step.
+    while req.spec_correct_drafts_histogram[-1] == 0:
+        req.spec_correct_drafts_histogram.pop()
     if result.has_trees:
         req.spec_num_cap_tokens -= result.nodes()[index] * (len(depths) - used) // result.num_steps
 

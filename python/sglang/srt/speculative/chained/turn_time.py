@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
-from sglang.srt.runtime_context import get_device, get_exec, get_spec
+from sglang.srt.runtime_context import get_context, get_device, get_exec, get_spec
 
 # Device time that hides the scheduler's own turn, about 1 ms on the hosts that were measured, and is short to wait for.
 DEFAULT_MS = 3.0
@@ -15,6 +15,14 @@ def turn_ms_in_force() -> float:
     kernel = get_exec().kernel
     backend = kernel.decode_attention_backend or kernel.attention_backend
     return resolve_turn_ms(get_spec().speculative_turn_ms, backend, get_device().device)
+
+
+def stay_at_one_step() -> None:
+    """Whatever was asked for, turns have one step from here on, and no slots are kept ahead for more.
+
+    Only before the first turn: the slots of a turn of several steps must still be there when the next one is prepared.
+    """
+    get_context().override("chained.stay_at_one_step", speculative_turn_ms=0.0)
 
 
 def resolve_turn_ms(asked: float | None, decode_backend: str, device: str) -> float:

@@ -18,7 +18,7 @@ from sglang.srt.speculative.chained.self_test import compare_steps
 from sglang.srt.speculative.chained.state import TurnState
 from sglang.srt.speculative.chained.tree_parts import TreeParts
 from sglang.srt.speculative.chained.turn import EagerSteps, Steps, Turns
-from sglang.srt.speculative.chained.turn_time import turn_ms_in_force
+from sglang.srt.speculative.chained.turn_time import stay_at_one_step, turn_ms_in_force
 from sglang.srt.speculative.spec_utils import draft_tp_context
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class ChainsTurns:
             # Nobody asked for the default, so that it cannot be had is no warning.
             level = logging.WARNING if get_spec().speculative_turn_ms else logging.INFO
             logger.log(level, "Speculative steps are not chained: %s.", self._why_no_turns)
+            if turn_ms > 0:
+                stay_at_one_step()
             return
         self._before_turns()
         on_gpu = torch.device(self.device).type == "cuda"
@@ -73,6 +75,7 @@ class ChainsTurns:
         except Exception as error:  # a server that serves step by step is better than none
             self._why_no_turns = f"their capture failed: {type(error).__name__}: {error}"
             logger.exception("Speculative steps are not chained, although they could be.")
+            stay_at_one_step()
             return
         finally:
             self._forget_reads()
