@@ -44,7 +44,7 @@ def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
             x, y = [r["context"] for r in rows], [r["median_ms"] for r in rows]
             style = "-" if rows[0]["draft_backend"] == _fastest_draft(mine, rows[0]["backend"]) else ":"
             # A filled dot for the turns of several steps: the same backend may have two lines.
-            fill = colour if rows[0].get("turn_ms") or rows[0]["backend"] != "ddtree_sm120" else "white"
+            fill = "white" if _one_of_two_ways(rows[0]) and not rows[0].get("turn_ms") else colour
             axis.plot(x, y, style, marker="o", markerfacecolor=fill, color=colour, label=f"{label}{beside}")
             if style == "-":
                 for at, value in zip(x, y, strict=True):
@@ -72,9 +72,14 @@ def _plot_steps(results: list[Result], gpu: str, path: Path) -> None:
 
 
 def _turns(row: Result) -> str:
-    if row["backend"] != "ddtree_sm120":
+    if not _one_of_two_ways(row):
         return ""
     return f", turns of {row['turn_ms']:g} ms" if row.get("turn_ms") else ", one step a turn"
+
+
+def _one_of_two_ways(row: Result) -> bool:
+    """Whether its backend is measured with one step and with several steps a turn."""
+    return row["backend"] == "ddtree_sm120"
 
 
 def _failed(results: list[Result]) -> str:

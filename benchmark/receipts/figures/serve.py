@@ -33,9 +33,15 @@ def _single(store: Store, backend: str) -> list[Result]:
     return sorted(rows, key=lambda row: row["context"])
 
 
-def _listed(numbers: list[float], digits: int) -> str:
+def _chained(store: Store, algorithm: str) -> list[Result]:
+    """Several steps a turn on ours, the shortest context first."""
+    rows = [row for row in store[SERVE]["results"] if row["algorithm"] == algorithm and row["turn_ms"]]
+    return sorted(rows, key=lambda row: row["context"])
+
+
+def _listed(numbers: list[float], digits: int, unit: str = "ms") -> str:
     *most, last = (f"{number:.{digits}f}" for number in numbers)
-    return f"{', '.join(most)} and {last} ms"
+    return f"{', '.join(most)} and {last} {unit}"
 
 
 @figure("serve.dflash-single")
@@ -44,32 +50,21 @@ def dflash_single(store: Store) -> str:
     return _listed([row["median_ms"] for row in _single(store, OURS)], 2)
 
 
-def _turns(store: Store, algorithm: str) -> str:
-    """Several steps a turn on ours: ms a step at each context, the shortest first."""
-    rows = [row for row in store[SERVE]["results"] if row["algorithm"] == algorithm and row["turn_ms"]]
-    return _listed([row["median_ms"] for row in sorted(rows, key=lambda row: row["context"])], 2)
-
-
 @figure("serve.dflash-turns")
 def dflash_turns(store: Store) -> str:
-    return _turns(store, "DFLASH")
+    return _listed([row["median_ms"] for row in _chained(store, "DFLASH")], 2)
 
 
 @figure("serve.ddtree-turns")
 def ddtree_turns(store: Store) -> str:
-    return _turns(store, "DDTREE")
+    return _listed([row["median_ms"] for row in _chained(store, "DDTREE")], 2)
 
 
 @figure("serve.dflash-faster")
 def dflash_faster(store: Store) -> str:
     """Triton's step over ours with several steps a turn."""
-    ours = sorted(
-        (row for row in store[SERVE]["results"] if row["algorithm"] == "DFLASH" and row["turn_ms"]),
-        key=lambda row: row["context"],
-    )
-    ratios = [row["median_ms"] / own["median_ms"] for row, own in zip(_single(store, "triton"), ours, strict=True)]
-    *most, last = (f"{ratio:.0f}" for ratio in ratios)
-    return f"{', '.join(most)} and {last} times"
+    pairs = zip(_single(store, "triton"), _chained(store, "DFLASH"), strict=True)
+    return _listed([triton["median_ms"] / ours["median_ms"] for triton, ours in pairs], 0, "times")
 
 
 @figure("serve.dflash-triton")

@@ -169,8 +169,7 @@ def test_a_turn_fits_in_what_is_reserved(monkeypatch, algorithm):
     kernel = SimpleNamespace(decode_attention_backend=None, attention_backend="ddtree_sm120")
     for module in (allocation_sizing, reserve):
         monkeypatch.setattr(module, "get_spec", lambda: spec)
-    for module in (reserve, turn_time):
-        monkeypatch.setattr(module, "get_exec", lambda: SimpleNamespace(kernel=kernel))
+    monkeypatch.setattr(turn_time, "get_exec", lambda: SimpleNamespace(kernel=kernel))
     monkeypatch.setattr(turn_time, "get_spec", lambda: spec)
     monkeypatch.setattr(turn_time, "get_device", lambda: SimpleNamespace(device="cuda"))
     monkeypatch.setattr(allocation_sizing, "max_speculative_num_draft_tokens", lambda: nodes)

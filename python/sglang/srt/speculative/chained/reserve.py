@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from sglang.srt.layers.attention.ddtree_sm120_backend import BACKEND_NAME
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
-from sglang.srt.runtime_context import get_exec, get_spec
+from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.chained.length import MOST_STEPS
-from sglang.srt.speculative.chained.turn_time import turn_ms_in_force
+from sglang.srt.speculative.chained.turn_time import decode_backend, turn_ms_in_force
 
 
 def reserve_of_turns() -> int:
@@ -22,11 +22,6 @@ def reserve_of_turns() -> int:
         "DFLASH": spec.speculative_num_draft_tokens,
         "DDTREE": spec.speculative_dflash_block_size,
     }.get(spec.speculative_algorithm)
-    if not block_size or turn_ms_in_force() <= 0 or _verifies_on() != BACKEND_NAME:
+    if not block_size or turn_ms_in_force() <= 0 or decode_backend() != BACKEND_NAME:
         return 0
     return 2 * get_alloc_len_per_decode() + 2 * (MOST_STEPS - 1) * block_size
-
-
-def _verifies_on() -> str:
-    kernel = get_exec().kernel
-    return kernel.decode_attention_backend or kernel.attention_backend

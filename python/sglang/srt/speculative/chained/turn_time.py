@@ -12,9 +12,13 @@ DEFAULT_MS = 3.0
 
 def turn_ms_in_force() -> float:
     """Milliseconds of the device that a turn's steps may take together; 0 for one step a turn."""
+    return resolve_turn_ms(get_spec().speculative_turn_ms, decode_backend(), get_device().device)
+
+
+def decode_backend() -> str:
+    """The attention backend that decodes and verifies."""
     kernel = get_exec().kernel
-    backend = kernel.decode_attention_backend or kernel.attention_backend
-    return resolve_turn_ms(get_spec().speculative_turn_ms, backend, get_device().device)
+    return kernel.decode_attention_backend or kernel.attention_backend
 
 
 def stay_at_one_step() -> None:
@@ -25,8 +29,8 @@ def stay_at_one_step() -> None:
     get_context().override("chained.stay_at_one_step", speculative_turn_ms=0.0)
 
 
-def resolve_turn_ms(asked: float | None, decode_backend: str, device: str) -> float:
+def resolve_turn_ms(asked: float | None, backend: str, device: str) -> float:
     """What was asked for, or else the default of where a launch costs more than the step: a GPU with our backend."""
     if asked is not None:
         return asked
-    return DEFAULT_MS if device == "cuda" and decode_backend == BACKEND_NAME else 0.0
+    return DEFAULT_MS if device == "cuda" and backend == BACKEND_NAME else 0.0
